@@ -1,0 +1,82 @@
+# train_gpt: make setup, make train, ./train_gpt. `make help` lists everything.
+#
+# Libraries are looked for when a recipe runs (scripts/libraries.sh), so `make setup train` works in one go.
+
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+ifeq ($(origin CXX),default)
+CXX = g++
+endif
+ARCH ?= native
+WARNINGS = -Wall -Wextra -Wpedantic
+# No contraction and no fast-math: the same numbers from every compiler. errno and traps of math functions are not
+# used; without them loops vectorise.
+CFLAGS ?= -O3
+NUMBERS = -march=$(ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math
+C11 = -x c -std=c11 $(CFLAGS) $(NUMBERS) $(WARNINGS)
+
+PROGRAM = train_gpt.cu
+HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h)
+TESTS = $(sort $(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
+UNIT_TESTS = test_data test_kernels test_memory
+RUN ?=
+
+# With -j, `make setup train` must not start building before the set-up is done.
+ifneq ($(filter setup,$(MAKECMDGOALS)),)
+train_gpt build: | setup
+endif
+
+.DELETE_ON_ERROR:
+.PHONY: help setup train data test asan check-headers check-compilers clean
+
+help: ## lists the targets
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
+	@echo "variables: CC, ARCH=$(ARCH) (x86-64-v3: a program to carry elsewhere), RUN=valgrind (make test)"
+
+setup: ## installs what is missing (Debian packages)
+	@sh scripts/setup.sh
+
+train: train_gpt data ## builds ./train_gpt and the default token files
+
+train_gpt: $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh
+	@libraries=$$(sh scripts/libraries.sh $(CC)) && set -x && $(CC) $(C11) $(PROGRAM) -o $@.new -x none $$libraries
+	@mv $@.new $@
+
+build:
+	@mkdir -p build
+
+data: data/train.bin ## makes the default token files
+
+build/make_tokens: data/make_tokens.c dev/error.h | build
+	@$(CC) -std=c11 -O2 $(WARNINGS) $< -o $@
+
+data/train.bin: build/make_tokens data/make_default.sh
+	@sh data/make_default.sh build/make_tokens data
+
+build/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) tests/test_helpers.h Makefile scripts/libraries.sh | build
+	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
+	$(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) $< -o $@ $$libraries -lcmocka
+
+build/interpose.so: tests/interpose.c | build
+	@$(CC) -std=gnu11 -O2 $(WARNINGS) -shared -fPIC $< -o $@ -ldl
+
+test: train_gpt data build/make_tokens build/interpose.so $(TESTS:%=build/%) ## runs all tests (RUN=valgrind: the unit tests)
+	@sh tests/run.sh "$(RUN)" $(if $(RUN),$(UNIT_TESTS:%=build/%),$(TESTS:%=build/%))
+
+asan: ## the unit and model tests under the address and undefined-behaviour sanitizers
+	@$(MAKE) --no-print-directory clean-build
+	@$(MAKE) --no-print-directory test CFLAGS="-O1" SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all"
+	@$(MAKE) --no-print-directory clean-build
+
+check-headers: ## every header compiles alone and twice, as C and as C++
+	@for header in $(HEADERS); do for language in c++:-std=c++17 c:-std=c11; do \
+	    printf '#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' $$header $$header | \
+	    $(CC) -x $${language%%:*} $${language##*:} -march=$(ARCH) -I. $(WARNINGS) -Wno-unused-function -Werror \
+	    -fsyntax-only -fopenmp - || exit 1; done; done; echo "check-headers: $(words $(HEADERS)) headers"
+
+clean: ## removes what was built
+	rm -rf build train_gpt train_gpt.new data/*.bin
+
+clean-build:
+	@rm -rf build

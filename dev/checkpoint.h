@@ -1,0 +1,292 @@
+// checkpoint.h - a run's state in one file, from which it goes on bit for bit.
+//
+//     | header, 1024 bytes | master weights | m | v |        fp32, little-endian, each n_parameters long
+//
+// Tensors stand in the order of the blocks, without paddings, so that the file depends on neither ranks nor places.
+// The header has the model, the position of the run and a hash of every section and of itself.
+//
+// Invariant: a file named checkpoint_*.bin is whole. It is written beside as *.partial, synced, then renamed, so that
+// a kill, a full disk or a power cut leaves the last good one. Saving takes one buffer of CHECKPOINT_BUFFER bytes.
+#ifndef CHECKPOINT_H
+#define CHECKPOINT_H
+
+#include <dirent.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#include "store.h"
+
+enum { CHECKPOINT_FORMAT = 1, CHECKPOINT_HEADER = 1024, CHECKPOINT_BUFFER = 1 << 20, CHECKPOINT_SECTIONS = 3 };
+static const char CHECKPOINT_MAGIC[8] = {'T', 'R', 'A', 'I', 'N', 'G', 'P', 'T'};
+
+typedef struct {
+    char magic[8];
+    int64_t format;
+    int64_t L, NH, C, V, maxT;
+    int64_t type;                           // Number, the compute type of the run
+    int64_t step, updates;                  // attempted and applied
+    int64_t B, T, tokens_per_step, tokens;  // tokens: trained on so far
+    uint64_t seed, data;                    // data: the loader's fingerprint
+    double loss_scale;                      // 1 without loss scaling
+    int64_t good_steps;                     // since the last change of the loss scale
+    int64_t n_parameters;
+    uint64_t hashes[CHECKPOINT_SECTIONS];
+    uint64_t header_hash;  // of everything before
+} CheckpointHeader;
+
+static inline uint64_t checkpoint_hash(uint64_t hash, const void *data, size_t n_bytes) {
+    const char *from = (const char *)data;
+    for (size_t i = 0; i + 4 <= n_bytes; i += 4) {
+        uint32_t word;
+        memcpy(&word, from + i, 4);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+static inline uint64_t checkpoint_header_hash(const CheckpointHeader *header) {
+    return checkpoint_hash(1, header, offsetof(CheckpointHeader, header_hash));
+}
+
+static inline ModelShape checkpoint_shape(const CheckpointHeader *header) {
+    ModelShape shape;
+    shape.L = (size_t)header->L;
+    shape.NH = (size_t)header->NH;
+    shape.C = (size_t)header->C;
+    shape.V = (size_t)header->V;
+    shape.Vp = round_up(shape.V, 128);
+    shape.maxT = (size_t)header->maxT;
+    return shape;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Whole reads and writes
+
+static inline bool file_write(int fd, const void *data, size_t n_bytes) {
+    const char *from = (const char *)data;
+    while (n_bytes > 0) {
+        ssize_t n = write(fd, from, n_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            if (n == 0) errno = ENOSPC;
+            return false;
+        }
+        from += n;
+        n_bytes -= (size_t)n;
+    }
+    return true;
+}
+
+// False at the end of the file or an error (errno 0 tells the end).
+static inline bool file_read(int fd, void *data, size_t n_bytes) {
+    char *to = (char *)data;
+    while (n_bytes > 0) {
+        ssize_t n = read(fd, to, n_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            if (n == 0) errno = 0;
+            return false;
+        }
+        to += n;
+        n_bytes -= (size_t)n;
+    }
+    return true;
+}
+
+// Renames a finished, still open file over its final name, so that both survive a power cut. False: see errno.
+static inline bool file_commit(int fd, const char *partial, const char *path, const char *directory) {
+    if (fsync(fd) != 0 || close(fd) != 0 || rename(partial, path) != 0) return false;
+    int directory_fd = open(directory, O_RDONLY);
+    if (directory_fd < 0) return false;
+    bool synced = fsync(directory_fd) == 0 || errno == EINVAL;  // some file systems can't sync directories
+    close(directory_fd);
+    return synced;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saving
+
+static inline void checkpoint_fail(int fd, const char *partial, const char *path) {
+    const char *text = error_text();
+    if (fd >= 0) close(fd);
+    unlink(partial);
+    die("can't write %s: %s. Earlier checkpoints are untouched; free some space or choose another -o", path, text);
+}
+
+// One tensor of a section through the buffer; returns the hash carried on.
+static inline uint64_t checkpoint_save_tensor(Store *store, int fd, const float *from, size_t n, float *buffer,
+                                              uint64_t hash, const char *partial, const char *path) {
+    for (size_t i = 0, part; i < n; i += part) {
+        part = size_min(n - i, CHECKPOINT_BUFFER / sizeof(float));
+        device_download(store->device, buffer, from + i, part * sizeof(float));
+        if (store->device->kind == DEVICE_PLAN) continue;
+        hash = checkpoint_hash(hash, buffer, part * sizeof(float));
+        if (!file_write(fd, buffer, part * sizeof(float))) checkpoint_fail(fd, partial, path);
+    }
+    return hash;
+}
+
+// The section's home: master weights, m, v.
+static inline float *checkpoint_section(const Store *store, int section) {
+    return section == 0 ? store->master : section == 1 ? store->m : store->v;
+}
+
+static inline void checkpoint_path(char *path, size_t size, const char *directory, int64_t step) {
+    int n = snprintf(path, size, "%s/checkpoint_%08lld.bin", directory, (long long)step);
+    if (n < 0 || (size_t)n >= size) die("-o %s: the path is too long", directory);
+}
+
+// Writes directory/checkpoint_STEP.bin; header: magic, format, model, sizes and hashes are filled in here.
+static inline void checkpoint_save(Store *store, CheckpointHeader *header, const char *directory) {
+    char path[PATH_MAX], partial[PATH_MAX + 16], padded[CHECKPOINT_HEADER] = {0};
+    bool real = store->device->kind != DEVICE_PLAN;
+    memcpy(header->magic, CHECKPOINT_MAGIC, 8);
+    header->format = CHECKPOINT_FORMAT;
+    header->L = (int64_t)store->shape.L;
+    header->NH = (int64_t)store->shape.NH;
+    header->C = (int64_t)store->shape.C;
+    header->V = (int64_t)store->shape.V;
+    header->maxT = (int64_t)store->shape.maxT;
+    header->type = store->type;
+    header->n_parameters = (int64_t)store_parameters(&store->shape);
+    checkpoint_path(path, sizeof(path), directory, header->step);
+    snprintf(partial, sizeof(partial), "%s.partial", path);
+    int fd = real ? open(partial, O_CREAT | O_TRUNC | O_WRONLY, 0666) : -1;
+    if (real && (fd < 0 || !file_write(fd, padded, sizeof(padded)))) checkpoint_fail(fd, partial, path);
+    size_t mark = memory_mark(store->memory, TIER_HOST);
+    float *buffer =
+        (float *)memory_push(store->memory, TIER_HOST, KIND_FILES, CHECKPOINT_BUFFER, "checkpoint on its way");
+    for (int section = 0; section < CHECKPOINT_SECTIONS; section++) {
+        uint64_t hash = (uint64_t)section;
+        for (size_t block = 0; block < store->n_blocks; block++) {
+            const BlockLayout *layout = store_layout(store, block);
+            const float *from = checkpoint_section(store, section) + store_offset(store, block);
+            for (size_t i = 0; i < layout->n_tensors; i++) {
+                const Tensor *tensor = &layout->tensors[i];
+                hash = checkpoint_save_tensor(store, fd, from + tensor->offset, tensor->n_saved, buffer, hash, partial,
+                                              path);
+            }
+        }
+        header->hashes[section] = hash;
+    }
+    memory_release(store->memory, TIER_HOST, mark);
+    if (!real) return;
+    header->header_hash = checkpoint_header_hash(header);
+    memcpy(padded, header, sizeof(*header));
+    if (lseek(fd, 0, SEEK_SET) != 0 || !file_write(fd, padded, sizeof(padded))) checkpoint_fail(fd, partial, path);
+    if (!file_commit(fd, partial, path, directory)) checkpoint_fail(-1, partial, path);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Loading
+
+// Reads and checks the header of an open file; NULL if it is good, else what is wrong.
+static inline const char *checkpoint_read_header(int fd, CheckpointHeader *header) {
+    char padded[CHECKPOINT_HEADER];
+    struct stat status;
+    if (fstat(fd, &status) != 0) return "can't be examined";
+    if (!S_ISREG(status.st_mode)) return "is not a file";
+    if (!file_read(fd, padded, sizeof(padded))) return "is shorter than a header";
+    memcpy(header, padded, sizeof(*header));
+    if (memcmp(header->magic, CHECKPOINT_MAGIC, 8) != 0) return "is not a checkpoint of train_gpt";
+    if (header->format != CHECKPOINT_FORMAT) return "has a format that this program does not know";
+    if (header->header_hash != checkpoint_header_hash(header)) return "has a damaged header";
+    ModelShape shape = checkpoint_shape(header);
+    bool sane = header->L > 0 && header->NH > 0 && header->C > 0 && header->V > 0 && header->maxT > 0 &&
+                header->C % header->NH == 0 && header->n_parameters == (int64_t)store_parameters(&shape) &&
+                header->type >= 0 && header->type < NUMBERS;
+    if (!sane) return "has an impossible model";
+    int64_t n_bytes = CHECKPOINT_HEADER + CHECKPOINT_SECTIONS * header->n_parameters * (int64_t)sizeof(float);
+    if ((int64_t)status.st_size != n_bytes) return "has the wrong length";
+    return NULL;
+}
+
+// Reads all of it and compares the hashes; NULL if it is good, else what is wrong.
+static inline const char *checkpoint_check(const char *path, CheckpointHeader *header) {
+    int fd = open(path, O_RDONLY);
+    if (fd < 0) return error_text();
+    const char *wrong = checkpoint_read_header(fd, header);
+    for (int section = 0; section < CHECKPOINT_SECTIONS && !wrong; section++) {
+        char buffer[1 << 16];
+        uint64_t hash = (uint64_t)section;
+        for (size_t left = (size_t)header->n_parameters * sizeof(float), part; left > 0 && !wrong; left -= part) {
+            part = size_min(left, sizeof(buffer));
+            if (!file_read(fd, buffer, part)) wrong = errno ? error_text() : "ends too early";
+            hash = checkpoint_hash(hash, buffer, part);
+        }
+        if (!wrong && hash != header->hashes[section]) wrong = "is damaged: a checksum does not fit";
+    }
+    close(fd);
+    return wrong;
+}
+
+// Fills the store from a checked file of the same model; on PLAN, counts. with_moments: go on with the run; otherwise
+// the weights start a new one.
+static inline void checkpoint_load(Store *store, const char *path, bool with_moments) {
+    bool real = store->device->kind != DEVICE_PLAN;
+    CheckpointHeader header;
+    int fd = real ? open(path, O_RDONLY) : -1;
+    if (real && (fd < 0 || checkpoint_read_header(fd, &header))) die("can't read %s again: it has changed", path);
+    size_t mark = memory_mark(store->memory, TIER_HOST);
+    float *buffer =
+        (float *)memory_push(store->memory, TIER_HOST, KIND_FILES, CHECKPOINT_BUFFER, "checkpoint on its way");
+    store_zero(store);
+    for (int section = 0; section < (with_moments ? CHECKPOINT_SECTIONS : 1); section++) {
+        uint64_t hash = (uint64_t)section;
+        for (size_t block = 0; block < store->n_blocks; block++) {
+            const BlockLayout *layout = store_layout(store, block);
+            for (size_t i = 0; i < layout->n_tensors; i++) {
+                const Tensor *tensor = &layout->tensors[i];
+                float *to = checkpoint_section(store, section) + store_offset(store, block) + tensor->offset;
+                for (size_t at = 0, part; at < tensor->n_saved; at += part) {
+                    part = size_min(tensor->n_saved - at, CHECKPOINT_BUFFER / sizeof(float));
+                    if (real && !file_read(fd, buffer, part * sizeof(float))) die("short read in %s", path);
+                    if (real) hash = checkpoint_hash(hash, buffer, part * sizeof(float));
+                    device_upload(store->device, to + at, buffer, part * sizeof(float));
+                }
+            }
+        }
+        if (real && hash != header.hashes[section]) die("%s changed while it was read", path);
+    }
+    if (real) close(fd);
+    for (size_t block = 0; block < store->n_blocks; block++) store_round_master(store, block);
+    memory_release(store->memory, TIER_HOST, mark);
+}
+
+// Step of a file name checkpoint_STEP.bin, or -1.
+static inline int64_t checkpoint_name_step(const char *name) {
+    long long step;
+    int end = 0;
+    if (sscanf(name, "checkpoint_%lld.bin%n", &step, &end) != 1 || end == 0 || name[end] || step < 0) return -1;
+    return step;
+}
+
+// The newest good checkpoint of a directory: its path and header, true. Bad ones are named on stderr and passed over;
+// if all are bad, dies: a run must not start from scratch unasked. False if there is none at all. Leftovers of
+// interrupted saves are removed.
+static inline bool checkpoint_newest(const char *directory, char *path, size_t size, CheckpointHeader *header) {
+    int64_t below = INT64_MAX;
+    for (bool any = false;; any = true) {
+        DIR *listing = opendir(directory);
+        if (!listing) return false;
+        int64_t newest = -1;
+        for (struct dirent *entry = readdir(listing); entry; entry = readdir(listing)) {
+            int64_t step = checkpoint_name_step(entry->d_name);
+            if (step > newest && step < below) newest = step;
+            size_t n = strlen(entry->d_name);
+            bool leftover = n > 8 && strcmp(entry->d_name + n - 8, ".partial") == 0;
+            if (leftover && strncmp(entry->d_name, "checkpoint_", 11) == 0) unlinkat(dirfd(listing), entry->d_name, 0);
+        }
+        closedir(listing);
+        if (newest < 0 && any) die("%s: no checkpoint is good. Remove them to start from scratch", directory);
+        if (newest < 0) return false;
+        checkpoint_path(path, size, directory, newest);
+        const char *wrong = checkpoint_check(path, header);
+        if (!wrong) return true;
+        fprintf(stderr, "train_gpt: %s %s; trying the one before\n", path, wrong);
+        below = newest;
+    }
+}
+
+#endif

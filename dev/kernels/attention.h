@@ -1,0 +1,428 @@
+// attention.h - causal self-attention of NH heads of size HS = C / NH.
+//
+//     forward    S = scale Q K^T (keys after the query left out),  P = softmax(S) by rows,  O = P V,  scale = HS^-1/2
+//     backward   dV = P^T dO,  dP = dO V^T,  D = row sums of dO o O,  dS = scale P o (dP - D),  dQ = dS K,  dK = dS^T Q
+//
+// qkv (B,T,3C) holds q, k, v side by side; out (B,T,C) = O; both in the storage type, as are their gradients.
+//
+// ATTENTION_FUSED keeps nothing of size T x T, in forward or backward: it walks over blocks of keys, carrying each
+// row's maximum and sum, and leaves only the row's log-sum-exp, lse (B,NH,T) fp32, from which the backward makes P
+// again. ATTENTION_PLAIN stores P (B,NH,T,T) in the storage type, rounded before it is used. `saved` is lse or P.
+//
+//                 keys ->   block 0   block 1   block 2
+//     queries   block 0   [ diagonal                   ]     blocks of ATTENTION_BLOCK x ATTENTION_BLOCK;
+//               block 1   [  full     diagonal         ]     on the diagonal, tiles above it are left out
+//               block 2   [  full      full   diagonal ]
+//
+// On the CPU a thread takes a whole head of a sequence: k and v are packed to fp32 panels for tile.h once, and the
+// sums of dk and dv have one order. Cost: 2 products of B NH T^2/2 HS forward, 5 backward.
+#ifndef ATTENTION_H
+#define ATTENTION_H
+
+#include "../memory.h"
+#include "tile.h"
+
+typedef enum { ATTENTION_FUSED, ATTENTION_PLAIN } AttentionKind;
+
+enum { ATTENTION_BLOCK = 96 };  // a multiple of every TILE_M and TILE_N
+
+// Bytes that the forward leaves for the backward besides out.
+static inline size_t attention_saved_bytes(AttentionKind kind, Number type, size_t B, size_t T, size_t NH) {
+    return kind == ATTENTION_FUSED ? B * NH * T * sizeof(float) : B * NH * T * T * number_size(type);
+}
+
+typedef struct {
+    Number type;
+    AttentionKind kind;
+    size_t B, T, C, NH;
+    size_t HS, width, blocked;  // head size; the same rounded up to tiles; T rounded up to blocks
+    float scale;
+} AttentionShape;
+
+static inline AttentionShape attention_shape(AttentionKind kind, Number type, size_t B, size_t T, size_t C,
+                                             size_t NH) {
+    AttentionShape s;
+    s.type = type;
+    s.kind = kind;
+    s.B = B;
+    s.T = T;
+    s.C = C;
+    s.NH = NH;
+    s.HS = C / NH;
+    s.width = round_up(s.HS, TILE_N);
+    s.blocked = round_up(T, ATTENTION_BLOCK);
+    s.scale = 1.0f / sqrtf((float)s.HS);
+    return s;
+}
+
+// Which tiles of a diagonal block are left out: none; those above the diagonal of C; those parts of K that are zero
+// in A because A is lower or upper triangular.
+typedef enum { PRODUCT_FULL, PRODUCT_SCORES, PRODUCT_LOWER, PRODUCT_UPPER } AttentionProduct;
+
+// c (m_panels TILE_M rows of ldc) (+)= a . b over packed panels of K rows; b's panels lie b_stride floats apart.
+static inline void attention_product(AttentionProduct part, float *c, size_t ldc, const float *a, size_t m_panels,
+                                     const float *b, size_t n_panels, size_t b_stride, size_t K, bool add) {
+    for (size_t j = 0; j < n_panels; j++) {
+        for (size_t i = 0; i < m_panels; i++) {
+            if (part == PRODUCT_SCORES && j * TILE_N >= (i + 1) * TILE_M) continue;
+            size_t k0 = part == PRODUCT_UPPER ? size_min(i * TILE_M, K) : 0;
+            size_t k1 = part == PRODUCT_LOWER ? size_min((i + 1) * TILE_M, K) : K;
+            tile_product(k1 - k0, a + i * K * TILE_M + k0 * TILE_M, b + j * b_stride + k0 * TILE_N,
+                         c + i * TILE_M * ldc + j * TILE_N, ldc, add);
+        }
+    }
+}
+
+// Panels of a (rows, HS) part of qkv, out or their gradients: `part` 0, 1, 2 for q, k, v of `stride` 3C, or 0 of C.
+static inline TileSource attention_rows(const AttentionShape *s, const void *base, size_t stride, size_t part,
+                                        size_t b, size_t h) {
+    TileSource source = {s->type, base, b * s->T * stride + part * s->C + h * s->HS, stride, 1};
+    return source;
+}
+
+// Panels over HS: (k = row, i = channel), for products that sum over rows.
+static inline void attention_pack_channels(const AttentionShape *s, float *to, TileSource rows, size_t t0, size_t n) {
+    tile_pack(to, TILE_N, s->width / TILE_N, &rows, t0, n, 0, s->HS);
+}
+
+// Panels over rows: (k = channel, i = row), for products that sum over channels.
+static inline void attention_pack_rows(const AttentionShape *s, float *to, size_t width, TileSource rows, size_t t0,
+                                       size_t n, size_t n_padded) {
+    size_t stride = rows.k_stride;
+    rows.k_stride = 1;
+    rows.i_stride = stride;
+    tile_pack(to, width, n_padded / width, &rows, 0, s->HS, t0, t0 + n);
+}
+
+// P of one block (rows of ATTENTION_BLOCK floats) as panels of TILE_M rows, for products that sum over keys.
+static inline void attention_pack_scores(float *to, const float *scores, size_t nq, size_t nk) {
+    TileSource rows = {FP32, scores, 0, 1, ATTENTION_BLOCK};
+    tile_pack(to, TILE_M, ceil_div(nq, TILE_M), &rows, 0, nk, 0, nq);
+}
+
+// The same, as panels of TILE_M keys, for products that sum over queries.
+static inline void attention_pack_scores_transposed(float *to, const float *scores, size_t nq, size_t nk) {
+    TileSource rows = {FP32, scores, 0, ATTENTION_BLOCK, 1};
+    tile_pack(to, TILE_M, ceil_div(nk, TILE_M), &rows, 0, nq, 0, nk);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Forward
+
+// Packing buffers and sums of one thread, floats.
+static inline size_t attention_forward_floats(const AttentionShape *s) {
+    size_t block = ATTENTION_BLOCK;
+    size_t scores = block * (s->kind == ATTENTION_PLAIN ? s->blocked : 2 * block);
+    return s->blocked * s->HS + s->blocked * s->width + block * (s->HS + s->width) + scores + 2 * block +
+           (s->kind == ATTENTION_PLAIN ? block * block : 0);
+}
+
+// Softmax over one block of keys: rescales what was summed before. scores become P times exp(-maximum), unnormalised.
+static inline void attention_online_row(float *scores, size_t valid, size_t nk, float scale, float *maximum,
+                                        float *sum, float *out, size_t width) {
+    float top = *maximum;
+    for (size_t k = 0; k < valid; k++) {
+        scores[k] *= scale;
+        top = scores[k] > top ? scores[k] : top;
+    }
+    float lanes[LANES] = {0}, rescale = number_exp(*maximum - top);
+    for (size_t k = 0; k < valid; k++) scores[k] = number_exp(scores[k] - top);
+    for (size_t k = valid; k < nk; k++) scores[k] = 0.0f;
+    lanes_add(lanes, scores, valid);
+    *sum = fmaf(*sum, rescale, lanes_total(lanes));
+    *maximum = top;
+    for (size_t c = 0; c < width; c++) out[c] *= rescale;
+}
+
+static inline void attention_store_rows(const AttentionShape *s, void *to, TileSource rows, size_t t, const float *x) {
+    for (size_t c = 0, n; c < s->HS; c += n) {
+        n = size_min(s->HS - c, NUMBER_BLOCK);
+        number_store(s->type, to, rows.first + t * rows.k_stride + c, n, x + c);
+    }
+}
+
+// One block of queries against all its keys, fused.
+static inline void attention_forward_fused_block(const AttentionShape *s, void *out, float *lse, const float *q,
+                                                 const float *k, const float *v, float *scratch, size_t q0,
+                                                 TileSource out_rows) {
+    const size_t block = ATTENTION_BLOCK;
+    float *scores = scratch, *packed = scores + block * block, *maximum = packed + block * block;
+    float *sum = maximum + block, *o = sum + block;
+    size_t nq = size_min(block, s->T - q0), m_panels = ceil_div(nq, TILE_M);
+    memset(o, 0, block * s->width * sizeof(float));
+    for (size_t i = 0; i < nq; i++) {
+        maximum[i] = -FLT_MAX;
+        sum[i] = 0.0f;
+    }
+    for (size_t k0 = 0; k0 <= q0; k0 += block) {
+        size_t nk = size_min(block, s->T - k0);
+        bool diagonal = k0 == q0;
+        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, scores, block, q, m_panels, k + k0 * s->HS,
+                          ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+        for (size_t i = 0; i < nq; i++) {
+            attention_online_row(scores + i * block, diagonal ? i + 1 : nk, nk, s->scale, &maximum[i], &sum[i],
+                                 o + i * s->width, s->width);
+        }
+        attention_pack_scores(packed, scores, nq, nk);
+        attention_product(diagonal ? PRODUCT_LOWER : PRODUCT_FULL, o, s->width, packed, m_panels, v + k0 * TILE_N,
+                          s->width / TILE_N, s->blocked * TILE_N, nk, true);
+    }
+    for (size_t i = 0; i < nq; i++) {
+        float inverse = 1.0f / sum[i];
+        for (size_t c = 0; c < s->HS; c++) o[i * s->width + c] *= inverse;
+        attention_store_rows(s, out, out_rows, q0 + i, o + i * s->width);
+        lse[q0 + i] = maximum[i] + logf(sum[i]);
+    }
+}
+
+// One row of P: scores (valid fp32 values) become the rounded, normalised row, zero after the query.
+static inline void attention_plain_row(const AttentionShape *s, float *scores, size_t valid, void *saved,
+                                       size_t saved_at) {
+    float maximum = -FLT_MAX, sum = 0.0f;
+    attention_online_row(scores, valid, s->T, s->scale, &maximum, &sum, NULL, 0);
+    float inverse = 1.0f / sum;
+    for (size_t k = 0; k < valid; k++) scores[k] *= inverse;
+    for (size_t k = 0, n; k < s->T; k += n) {
+        float view[NUMBER_BLOCK];
+        n = size_min(s->T - k, NUMBER_BLOCK);
+        number_store(s->type, saved, saved_at + k, n, scores + k);
+        const float *rounded = number_load(s->type, saved, saved_at + k, n, view);
+        memcpy(scores + k, rounded, n * sizeof(float));
+    }
+}
+
+static inline void attention_forward_plain_block(const AttentionShape *s, void *out, void *saved, size_t head,
+                                                 const float *q, const float *k, const float *v, float *scratch,
+                                                 size_t q0, TileSource out_rows) {
+    const size_t block = ATTENTION_BLOCK;
+    float *scores = scratch, *packed = scores + block * s->blocked, *o = packed + block * block + 2 * block;
+    size_t nq = size_min(block, s->T - q0), m_panels = ceil_div(nq, TILE_M);
+    memset(o, 0, block * s->width * sizeof(float));
+    for (size_t k0 = 0; k0 <= q0; k0 += block) {
+        attention_product(PRODUCT_FULL, scores + k0, s->blocked, q, m_panels, k + k0 * s->HS,
+                          ceil_div(size_min(block, s->T - k0), TILE_N), s->HS * TILE_N, s->HS, false);
+    }
+    for (size_t i = 0; i < nq; i++) {
+        attention_plain_row(s, scores + i * s->blocked, q0 + i + 1, saved, (head * s->T + q0 + i) * s->T);
+    }
+    for (size_t k0 = 0; k0 <= q0; k0 += block) {
+        size_t nk = size_min(block, s->T - k0);
+        TileSource rows = {FP32, scores, k0, 1, s->blocked};
+        tile_pack(packed, TILE_M, m_panels, &rows, 0, nk, 0, nq);
+        attention_product(PRODUCT_FULL, o, s->width, packed, m_panels, v + k0 * TILE_N, s->width / TILE_N,
+                          s->blocked * TILE_N, nk, true);
+    }
+    for (size_t i = 0; i < nq; i++) attention_store_rows(s, out, out_rows, q0 + i, o + i * s->width);
+}
+
+static inline void attention_forward_head(const AttentionShape *s, void *out, void *saved, const void *qkv, size_t b,
+                                          size_t h, float *scratch) {
+    const size_t block = ATTENTION_BLOCK;
+    float *k = scratch, *v = k + s->blocked * s->HS, *q = v + s->blocked * s->width, *rest = q + block * s->HS;
+    TileSource q_rows = attention_rows(s, qkv, 3 * s->C, 0, b, h), out_rows = attention_rows(s, out, s->C, 0, b, h);
+    size_t head = b * s->NH + h;
+    attention_pack_rows(s, k, TILE_N, attention_rows(s, qkv, 3 * s->C, 1, b, h), 0, s->T, round_up(s->T, TILE_N));
+    for (size_t j = 0; j < s->width / TILE_N; j++) {  // one panel at a time: panels lie `blocked` rows apart
+        TileSource v_rows = attention_rows(s, qkv, 3 * s->C, 2, b, h);
+        tile_pack(v + j * s->blocked * TILE_N, TILE_N, 1, &v_rows, 0, s->T, j * TILE_N, s->HS);
+    }
+    for (size_t q0 = 0; q0 < s->T; q0 += block) {
+        size_t nq = size_min(block, s->T - q0);
+        attention_pack_rows(s, q, TILE_M, q_rows, q0, nq, round_up(nq, TILE_M));
+        if (s->kind == ATTENTION_PLAIN) {
+            attention_forward_plain_block(s, out, saved, head, q, k, v, rest, q0, out_rows);
+        } else {
+            attention_forward_fused_block(s, out, (float *)saved + head * s->T, q, k, v, rest, q0, out_rows);
+        }
+    }
+}
+
+static inline void attention_forward_cpu(const AttentionShape *s, void *out, void *saved, const void *qkv,
+                                         float *scratch) {
+#pragma omp parallel for schedule(static)
+    for (int64_t head = 0; head < (int64_t)(s->B * s->NH); head++) {
+        attention_forward_head(s, out, saved, qkv, (size_t)head / s->NH, (size_t)head % s->NH,
+                               scratch + (size_t)device_thread() * attention_forward_floats(s));
+    }
+}
+
+// out (B,T,C), saved = qkv (B,T,3C)
+static inline void attention_forward(Device *device, Memory *memory, Number type, AttentionKind kind, void *out,
+                                     void *saved, const void *qkv, size_t B, size_t T, size_t C, size_t NH) {
+    AttentionShape s = attention_shape(kind, type, B, T, C, NH);
+    size_t mark = memory_mark(memory, TIER_DEVICE);
+    float *scratch = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH,
+                                          (size_t)device->threads * attention_forward_floats(&s) * sizeof(float),
+                                          "attention blocks");
+    switch (device->kind) {
+    case DEVICE_PLAN:
+        device_plan(device, 2.0 * (double)(B * T) * (double)(T + 1) * (double)C,
+                    4.0 * (double)(B * T * C * number_size(type)) +
+                        (double)attention_saved_bytes(kind, type, B, T, NH) * (kind == ATTENTION_PLAIN ? 2 : 1));
+        break;
+    case DEVICE_CPU: attention_forward_cpu(&s, out, saved, qkv, scratch); break;
+    }
+    memory_release(memory, TIER_DEVICE, mark);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Backward
+
+// The buffers of one thread: a whole head's k and v, packed, its sums of dk and dv, and one block of everything else.
+typedef struct {
+    float *k_rows, *v_rows;                              // (HS, T) panels over keys
+    float *k_channels;                                   // (T, HS) panels over channels
+    float *dk, *dv;                                      // sums (blocked, width)
+    float *q_rows, *do_rows, *q_channels, *do_channels;  // of the block of queries
+    float *dq;                                           // sums (block, width)
+    float *p, *dp, *packed;                              // (block, block)
+    float *d;                                            // row sums of dO o O (block)
+} AttentionBuffers;
+
+// Lays the buffers out from `base` on; returns the number of floats.
+static inline size_t attention_buffers(const AttentionShape *s, AttentionBuffers *x, float *base) {
+    const size_t block = ATTENTION_BLOCK;
+    const size_t sizes[14] = {s->blocked * s->HS,    s->blocked * s->HS,    s->blocked * s->width,
+                              s->blocked * s->width, s->blocked * s->width, block * s->HS,
+                              block * s->HS,         block * s->width,      block * s->width,
+                              block * s->width,      block * block,         block * block,
+                              block * block,         block};
+    float **const pointers[14] = {&x->k_rows,  &x->v_rows,     &x->k_channels,  &x->dk, &x->dv, &x->q_rows,
+                                  &x->do_rows, &x->q_channels, &x->do_channels, &x->dq, &x->p,  &x->dp,
+                                  &x->packed,  &x->d};
+    size_t total = 0;
+    for (int i = 0; i < 14; i++) {
+        *pointers[i] = base ? base + total : NULL;
+        total += round_up(sizes[i], LANES);
+    }
+    return total;
+}
+
+// P of a block, from the scores and the log-sum-exp (fused) or as it was stored (plain).
+static inline void attention_probabilities(const AttentionShape *s, const AttentionBuffers *x, const void *saved,
+                                           size_t head, size_t q0, size_t nq, size_t k0, size_t nk) {
+    const size_t block = ATTENTION_BLOCK;
+    bool diagonal = k0 == q0;
+    if (s->kind == ATTENTION_FUSED) {
+        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->p, block, x->q_rows, ceil_div(nq, TILE_M),
+                          x->k_rows + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+    }
+    for (size_t i = 0; i < nq; i++) {
+        float *p = x->p + i * block, view[NUMBER_BLOCK];
+        size_t valid = diagonal ? i + 1 : nk;
+        if (s->kind == ATTENTION_FUSED) {
+            float lse = ((const float *)saved)[head * s->T + q0 + i];
+            for (size_t k = 0; k < valid; k++) p[k] = number_exp(fmaf(p[k], s->scale, -lse));
+        } else {
+            const float *stored = number_load(s->type, saved, (head * s->T + q0 + i) * s->T + k0, valid, view);
+            memcpy(p, stored, valid * sizeof(float));
+        }
+        for (size_t k = valid; k < nk; k++) p[k] = 0.0f;
+    }
+}
+
+// One block of queries against one block of keys.
+static inline void attention_backward_block(const AttentionShape *s, const AttentionBuffers *x, const void *saved,
+                                            size_t head, size_t q0, size_t nq, size_t k0, size_t nk) {
+    const size_t block = ATTENTION_BLOCK;
+    bool diagonal = k0 == q0;
+    size_t q_panels = ceil_div(nq, TILE_M), k_panels = ceil_div(nk, TILE_M), c_panels = s->width / TILE_N;
+    attention_probabilities(s, x, saved, head, q0, nq, k0, nk);
+    attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->dp, block, x->do_rows, q_panels,
+                      x->v_rows + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+    attention_pack_scores_transposed(x->packed, x->p, nq, nk);
+    attention_product(diagonal ? PRODUCT_UPPER : PRODUCT_FULL, x->dv + k0 * s->width, s->width, x->packed, k_panels,
+                      x->do_channels, c_panels, nq * TILE_N, nq, true);
+    for (size_t i = 0; i < nq; i++) {  // dP becomes dS
+        float *dp = x->dp + i * block, *p = x->p + i * block;
+        size_t valid = diagonal ? i + 1 : nk;
+        for (size_t k = 0; k < valid; k++) dp[k] = s->scale * p[k] * (dp[k] - x->d[i]);
+        for (size_t k = valid; k < nk; k++) dp[k] = 0.0f;
+    }
+    attention_pack_scores_transposed(x->packed, x->dp, nq, nk);
+    attention_product(diagonal ? PRODUCT_UPPER : PRODUCT_FULL, x->dk + k0 * s->width, s->width, x->packed, k_panels,
+                      x->q_channels, c_panels, nq * TILE_N, nq, true);
+    attention_pack_scores(x->packed, x->dp, nq, nk);
+    attention_product(diagonal ? PRODUCT_LOWER : PRODUCT_FULL, x->dq, s->width, x->packed, q_panels,
+                      x->k_channels + k0 * TILE_N, c_panels, s->blocked * TILE_N, nk, true);
+}
+
+static inline void attention_row_products(const AttentionShape *s, float *d, const void *out, const void *dout,
+                                          TileSource rows, size_t q0, size_t nq) {
+    for (size_t i = 0; i < nq; i++) {
+        float lanes[LANES] = {0}, a_block[NUMBER_BLOCK], b_block[NUMBER_BLOCK];
+        size_t at = rows.first + (q0 + i) * rows.k_stride;
+        for (size_t c = 0, n; c < s->HS; c += n) {
+            n = size_min(s->HS - c, NUMBER_BLOCK);
+            lanes_add_products(lanes, number_load(s->type, out, at + c, n, a_block),
+                               number_load(s->type, dout, at + c, n, b_block), n);
+        }
+        d[i] = lanes_total(lanes);
+    }
+}
+
+static inline void attention_backward_head(const AttentionShape *s, void *dqkv, const void *dout, const void *qkv,
+                                           const void *out, const void *saved, size_t b, size_t h, float *scratch) {
+    const size_t block = ATTENTION_BLOCK;
+    AttentionBuffers x;
+    attention_buffers(s, &x, scratch);
+    TileSource q = attention_rows(s, qkv, 3 * s->C, 0, b, h), k = attention_rows(s, qkv, 3 * s->C, 1, b, h);
+    TileSource v = attention_rows(s, qkv, 3 * s->C, 2, b, h), o = attention_rows(s, dout, s->C, 0, b, h);
+    attention_pack_rows(s, x.k_rows, TILE_N, k, 0, s->T, round_up(s->T, TILE_N));
+    attention_pack_rows(s, x.v_rows, TILE_N, v, 0, s->T, round_up(s->T, TILE_N));
+    for (size_t j = 0; j < s->width / TILE_N; j++) {
+        tile_pack(x.k_channels + j * s->blocked * TILE_N, TILE_N, 1, &k, 0, s->T, j * TILE_N, s->HS);
+    }
+    memset(x.dk, 0, s->blocked * s->width * sizeof(float));
+    memset(x.dv, 0, s->blocked * s->width * sizeof(float));
+    for (size_t q0 = 0; q0 < s->T; q0 += block) {
+        size_t nq = size_min(block, s->T - q0);
+        attention_pack_rows(s, x.q_rows, TILE_M, q, q0, nq, round_up(nq, TILE_M));
+        attention_pack_rows(s, x.do_rows, TILE_M, o, q0, nq, round_up(nq, TILE_M));
+        attention_pack_channels(s, x.q_channels, q, q0, nq);
+        attention_pack_channels(s, x.do_channels, o, q0, nq);
+        attention_row_products(s, x.d, out, dout, o, q0, nq);
+        memset(x.dq, 0, block * s->width * sizeof(float));
+        for (size_t k0 = 0; k0 <= q0; k0 += block) {
+            attention_backward_block(s, &x, saved, b * s->NH + h, q0, nq, k0, size_min(block, s->T - k0));
+        }
+        for (size_t i = 0; i < nq; i++) attention_store_rows(s, dqkv, q, q0 + i, x.dq + i * s->width);
+    }
+    for (size_t t = 0; t < s->T; t++) {
+        attention_store_rows(s, dqkv, k, t, x.dk + t * s->width);
+        attention_store_rows(s, dqkv, v, t, x.dv + t * s->width);
+    }
+}
+
+static inline void attention_backward_cpu(const AttentionShape *s, void *dqkv, const void *dout, const void *qkv,
+                                          const void *out, const void *saved, float *scratch) {
+    AttentionBuffers unused;
+    size_t floats = attention_buffers(s, &unused, NULL);
+#pragma omp parallel for schedule(static)
+    for (int64_t head = 0; head < (int64_t)(s->B * s->NH); head++) {
+        attention_backward_head(s, dqkv, dout, qkv, out, saved, (size_t)head / s->NH, (size_t)head % s->NH,
+                                scratch + (size_t)device_thread() * floats);
+    }
+}
+
+// dqkv (B,T,3C) = from dout (B,T,C), and the forward's qkv, out and saved
+static inline void attention_backward(Device *device, Memory *memory, Number type, AttentionKind kind, void *dqkv,
+                                      const void *dout, const void *qkv, const void *out, const void *saved,
+                                      size_t B, size_t T, size_t C, size_t NH) {
+    AttentionShape s = attention_shape(kind, type, B, T, C, NH);
+    AttentionBuffers unused;
+    size_t mark = memory_mark(memory, TIER_DEVICE);
+    size_t n_bytes = (size_t)device->threads * attention_buffers(&s, &unused, NULL) * sizeof(float);
+    float *scratch = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_bytes, "attention blocks");
+    switch (device->kind) {
+    case DEVICE_PLAN:
+        device_plan(device, 5.0 * (double)(B * T) * (double)(T + 1) * (double)C,
+                    8.0 * (double)(B * T * C * number_size(type)) +
+                        (double)attention_saved_bytes(kind, type, B, T, NH));
+        break;
+    case DEVICE_CPU: attention_backward_cpu(&s, dqkv, dout, qkv, out, saved, scratch); break;
+    }
+    memory_release(memory, TIER_DEVICE, mark);
+}
+
+#endif

@@ -1,0 +1,92 @@
+// classifier.h - softmax over the vocabulary, cross-entropy and its gradient in one visit.
+//
+//     loss[r]      = log(sum over v < V of exp(logits[r,v])) - logits[r,target[r]]
+//     dlogits[r,v] = scale (softmax(logits[r,:])[v] - [v == target[r]])
+//
+// logits (rows,Vp) in the storage type, replaced by dlogits if asked to; losses (rows) fp32; targets (rows), -1 where
+// there is none: such a row has loss 0 and gradient 0. Columns V ... Vp-1 are padding: never read, gradient 0.
+// Cost per element: about 25 operations, 2 elements moved (1 without gradient).
+#ifndef CLASSIFIER_H
+#define CLASSIFIER_H
+
+#include "../device.h"
+
+// log of the sum of exponentials of the first V elements of a row, and their maximum.
+static inline float classifier_log_sum_exp(Number type, const void *logits, size_t row, size_t V, float *maximum) {
+    float block[NUMBER_BLOCK], sum[LANES] = {0}, largest[LANES];
+    for (int l = 0; l < LANES; l++) largest[l] = -FLT_MAX;
+    for (size_t v = 0, n; v < V; v += n) {
+        n = size_min(V - v, NUMBER_BLOCK);
+        const float *x = number_load(type, logits, row + v, n, block);
+        size_t i = 0;
+        for (; i + LANES <= n; i += LANES) {
+            for (int l = 0; l < LANES; l++) largest[l] = x[i + (size_t)l] > largest[l] ? x[i + (size_t)l] : largest[l];
+        }
+        for (; i < n; i++) largest[0] = x[i] > largest[0] ? x[i] : largest[0];
+    }
+    float top = largest[0];
+    for (int l = 1; l < LANES; l++) top = largest[l] > top ? largest[l] : top;
+    for (size_t v = 0, n; v < V; v += n) {
+        float exponentials[NUMBER_BLOCK];
+        n = size_min(V - v, NUMBER_BLOCK);
+        const float *x = number_load(type, logits, row + v, n, block);
+        for (size_t i = 0; i < n; i++) exponentials[i] = number_exp(x[i] - top);
+        lanes_add(sum, exponentials, n);
+    }
+    *maximum = top;
+    return top + logf(lanes_total(sum));
+}
+
+static inline void classifier_row(Number type, float *loss, void *logits, int32_t target, size_t row, size_t V,
+                                  size_t Vp, float scale, bool gradient) {
+    float block[NUMBER_BLOCK], maximum;
+    if (target < 0) {
+        *loss = 0.0f;
+        if (gradient) memset(number_at(type, logits, row), 0, Vp * number_size(type));
+        return;
+    }
+    float log_sum = classifier_log_sum_exp(type, logits, row, V, &maximum);
+    *loss = log_sum - number_get(type, logits, row + (size_t)target);
+    if (!gradient) return;
+    for (size_t v = 0, n; v < V; v += n) {
+        n = size_min(V - v, NUMBER_BLOCK);
+        const float *x = number_load(type, logits, row + v, n, block);
+        float *d = number_target(type, logits, row + v, block);
+        for (size_t i = 0; i < n; i++) d[i] = scale * number_exp(x[i] - log_sum);
+        if ((size_t)target >= v && (size_t)target < v + n) d[(size_t)target - v] -= scale;
+        number_store(type, logits, row + v, n, d);
+    }
+    if (Vp > V) memset(number_at(type, logits, row + V), 0, (Vp - V) * number_size(type));
+}
+
+static inline void classifier_cpu(Number type, float *losses, void *logits, const int32_t *targets, size_t rows,
+                                  size_t V, size_t Vp, float scale, bool gradient) {
+#pragma omp parallel for schedule(dynamic, 4)
+    for (int64_t r = 0; r < (int64_t)rows; r++) {
+        classifier_row(type, &losses[r], logits, targets[r], (size_t)r * Vp, V, Vp, scale, gradient);
+    }
+}
+
+// scale: one over the number of valid targets of the whole step.
+static inline void classifier(Device *device, Number type, float *losses, void *logits, const int32_t *targets,
+                              size_t rows, size_t V, size_t Vp, float scale, bool gradient) {
+    double n = (double)(rows * Vp);
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, 25 * n, (gradient ? 2 : 1) * n * (double)number_size(type)); return;
+    case DEVICE_CPU: classifier_cpu(type, losses, logits, targets, rows, V, Vp, scale, gradient); return;
+    }
+}
+
+// Sum of n losses in ascending order, in fp64.
+static inline double classifier_sum(Device *device, const float *losses, size_t n) {
+    double sum = 0;
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, (double)n, 4 * (double)n); break;
+    case DEVICE_CPU:
+        for (size_t i = 0; i < n; i++) sum += (double)losses[i];
+        break;
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,75 @@
+// encoder.h - tokens become vectors.
+//
+//     forward    out[b,t,:] = wte[token[b,t],:] + wpe[t,:]
+//     backward   dwte[token[b,t],:] += dout[b,t,:],   dwpe[t,:] (+)= sum over b of dout[b,t,:]
+//
+// out, dout (B,T,C), wte (Vp,C), wpe (maxT,C) in the storage type; gradients fp32. dwte already holds the head's part
+// (the embedding is tied), so it is always added to. The sums run over positions in ascending order: on the CPU
+// threads share the channels, not the positions. Cost: B T C additions each way.
+#ifndef ENCODER_H
+#define ENCODER_H
+
+#include "../device.h"
+
+static inline void encoder_forward_cpu(Number type, void *out, const int32_t *tokens, const void *wte,
+                                       const void *wpe, size_t B, size_t T, size_t C) {
+#pragma omp parallel for schedule(static)
+    for (int64_t bt = 0; bt < (int64_t)(B * T); bt++) {
+        float token_block[NUMBER_BLOCK], position_block[NUMBER_BLOCK], out_block[NUMBER_BLOCK];
+        size_t row = (size_t)bt * C, token = (size_t)tokens[bt] * C, position = (size_t)bt % T * C;
+        for (size_t c = 0, n; c < C; c += n) {
+            n = size_min(C - c, NUMBER_BLOCK);
+            const float *x = number_load(type, wte, token + c, n, token_block);
+            const float *p = number_load(type, wpe, position + c, n, position_block);
+            float *y = number_target(type, out, row + c, out_block);
+            for (size_t i = 0; i < n; i++) y[i] = x[i] + p[i];
+            number_store(type, out, row + c, n, y);
+        }
+    }
+}
+
+static inline void encoder_forward(Device *device, Number type, void *out, const int32_t *tokens, const void *wte,
+                                   const void *wpe, size_t B, size_t T, size_t C) {
+    double n = (double)(B * T * C);
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, n, 3 * n * (double)number_size(type)); return;
+    case DEVICE_CPU: encoder_forward_cpu(type, out, tokens, wte, wpe, B, T, C); return;
+    }
+}
+
+enum { ENCODER_CHANNELS = 128 };  // channels of one thread's share
+
+static inline void encoder_backward_cpu(Number type, float *dwte, float *dwpe, const void *dout,
+                                        const int32_t *tokens, size_t B, size_t T, size_t maxT, size_t C, bool add) {
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t share = 0; share < (int64_t)ceil_div(C, ENCODER_CHANNELS); share++) {
+        float block[ENCODER_CHANNELS];
+        size_t c0 = (size_t)share * ENCODER_CHANNELS, n = size_min(C - c0, ENCODER_CHANNELS);
+        for (size_t t = 0; t < maxT && !add; t++) memset(dwpe + t * C + c0, 0, n * sizeof(float));
+        for (size_t t = 0; t < T; t++) {
+            float sum[ENCODER_CHANNELS] = {0};
+            for (size_t b = 0; b < B; b++) {
+                const float *d = number_load(type, dout, (b * T + t) * C + c0, n, block);
+                for (size_t i = 0; i < n; i++) sum[i] += d[i];
+            }
+            for (size_t i = 0; i < n; i++) dwpe[t * C + c0 + i] += sum[i];
+        }
+        for (size_t bt = 0; bt < B * T; bt++) {
+            const float *d = number_load(type, dout, bt * C + c0, n, block);
+            float *to = dwte + (size_t)tokens[bt] * C + c0;
+            for (size_t i = 0; i < n; i++) to[i] += d[i];
+        }
+    }
+}
+
+// `add` false: the first micro-batch of a step; dwpe (all maxT rows) is replaced.
+static inline void encoder_backward(Device *device, Number type, float *dwte, float *dwpe, const void *dout,
+                                    const int32_t *tokens, size_t B, size_t T, size_t maxT, size_t C, bool add) {
+    double n = (double)(B * T * C);
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, 2 * n, n * (double)number_size(type) + 8 * n + 8 * (double)(maxT * C)); return;
+    case DEVICE_CPU: encoder_backward_cpu(type, dwte, dwpe, dout, tokens, B, T, maxT, C, add); return;
+    }
+}
+
+#endif

@@ -1,0 +1,69 @@
+// gelu.h - the activation function, in its tanh form.
+//
+//     forward    y = x/2 (1 + tanh(u)),  u = sqrt(2/pi) (x + 0.044715 x^3)
+//     backward   dx = dy (1/2 (1 + tanh(u)) + x/2 (1 - tanh(u)^2) u'),  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+//
+// x, y, dy, dx (n) in the storage type; dx may be dy. The backward needs x; y can be recomputed from it.
+// Cost per element: about 25 operations; forward moves 2 elements, backward 3.
+#ifndef GELU_H
+#define GELU_H
+
+#include "../device.h"
+
+#define GELU_SCALE 0.7978845608f  // sqrt(2/pi)
+#define GELU_CUBIC 0.044715f
+
+static inline float gelu_scalar(float x) {
+    float t = number_tanh(GELU_SCALE * fmaf(GELU_CUBIC * x * x, x, x));
+    return 0.5f * x * (1.0f + t);
+}
+
+static inline float gelu_gradient_scalar(float x, float dy) {
+    float t = number_tanh(GELU_SCALE * fmaf(GELU_CUBIC * x * x, x, x));
+    float du = GELU_SCALE * fmaf(3.0f * GELU_CUBIC * x, x, 1.0f);
+    return dy * fmaf(0.5f * x * (1.0f - t * t), du, 0.5f * (1.0f + t));
+}
+
+static inline void gelu_forward_cpu(Number type, void *out, const void *in, size_t n_elements) {
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
+        float in_block[NUMBER_BLOCK], out_block[NUMBER_BLOCK];
+        size_t n = size_min(n_elements - (size_t)at, NUMBER_BLOCK);
+        const float *x = number_load(type, in, (size_t)at, n, in_block);
+        float *y = number_target(type, out, (size_t)at, out_block);
+        for (size_t i = 0; i < n; i++) y[i] = gelu_scalar(x[i]);
+        number_store(type, out, (size_t)at, n, y);
+    }
+}
+
+static inline void gelu_forward(Device *device, Number type, void *out, const void *in, size_t n_elements) {
+    double n = (double)n_elements;
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, 25 * n, 2 * n * (double)number_size(type)); return;
+    case DEVICE_CPU: gelu_forward_cpu(type, out, in, n_elements); return;
+    }
+}
+
+static inline void gelu_backward_cpu(Number type, void *dx, const void *dy, const void *in, size_t n_elements) {
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
+        float in_block[NUMBER_BLOCK], dy_block[NUMBER_BLOCK], dx_block[NUMBER_BLOCK];
+        size_t n = size_min(n_elements - (size_t)at, NUMBER_BLOCK);
+        const float *x = number_load(type, in, (size_t)at, n, in_block);
+        const float *d = number_load(type, dy, (size_t)at, n, dy_block);
+        float *to = number_target(type, dx, (size_t)at, dx_block);
+        for (size_t i = 0; i < n; i++) to[i] = gelu_gradient_scalar(x[i], d[i]);
+        number_store(type, dx, (size_t)at, n, to);
+    }
+}
+
+static inline void gelu_backward(Device *device, Number type, void *dx, const void *dy, const void *in,
+                                 size_t n_elements) {
+    double n = (double)n_elements;
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, 30 * n, 3 * n * (double)number_size(type)); return;
+    case DEVICE_CPU: gelu_backward_cpu(type, dx, dy, in, n_elements); return;
+    }
+}
+
+#endif

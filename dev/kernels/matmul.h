@@ -1,0 +1,400 @@
+// matmul.h - the products of matrices: nearly all of the arithmetic.
+//
+//     forward          out (rows, OC)  = in (rows, IC) . weight (OC, IC)^T + bias (OC)
+//     backward input   din (rows, IC)  = dout (rows, OC) . weight (OC, IC)
+//     backward weight  dweight (OC, IC) (+)= dout (rows, OC)^T . in (rows, IC)
+//     backward bias    dbias (OC)       (+)= column sums of dout
+//
+// Activations and weights are in the storage type; sums are fp32 and rounded once, after the bias. Gradients of
+// weights and biases are fp32: a product is summed completely, then added once to what is there (or, the first time in
+// a step, replaces it). Cost: 2 rows IC OC operations each.
+//
+// On the CPU oneDNN's matmul primitive does the work, in the storage type where the processor multiplies it natively.
+// Everything else (bf16 without AVX-512 BF16, or no oneDNN at all) runs on the tiles of tile.h, which convert while
+// they pack. Primitives depend on shapes only; they are looked up by the planning pass, made before the first step and
+// kept. Their scratchpads, like the packing buffers, are taken from the stack.
+#ifndef MATMUL_H
+#define MATMUL_H
+
+#ifndef USE_ONEDNN
+#define USE_ONEDNN 0
+#endif
+#if USE_ONEDNN
+#include <oneapi/dnnl/dnnl.h>
+#endif
+
+#include "../memory.h"
+#include "tile.h"
+
+// One product C (M, N) = A (M, K) . B (K, N), each stored in rows of its own columns, or transposed.
+typedef struct {
+    size_t M, N, K;
+    bool a_transposed, b_transposed;  // A stored (K, M), B stored (N, K)
+    Number a_type, b_type, c_type;
+    bool bias, add;  // C = A . B + bias (in a_type); C += A . B
+} MatmulShape;
+
+typedef struct {
+    MatmulShape shape;
+    bool tiled;         // our own tiles instead of a primitive
+    size_t scratchpad;  // bytes
+#if USE_ONEDNN
+    dnnl_primitive_desc_t description;
+    dnnl_primitive_t primitive;  // NULL until matmul_create()
+    dnnl_memory_t a, b, bias, c, scratch;
+#endif
+} MatmulEntry;
+
+enum { MATMUL_ENTRIES = 512 };
+
+typedef struct Matmul {
+    bool use_library;  // oneDNN is there
+    bool native_bf16;  // and multiplies bf16 natively
+    const char *isa;   // what the products run on, for the log
+    size_t n_entries, last;
+    MatmulEntry entries[MATMUL_ENTRIES];
+#if USE_ONEDNN
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+#endif
+} Matmul;
+
+#if USE_ONEDNN
+static inline void matmul_check(dnnl_status_t status, const char *what) {
+    if (status != dnnl_success) die("oneDNN: %s failed with status %d", what, (int)status);
+}
+#endif
+
+// `use_library` false: our own tiles for everything, also where oneDNN is there.
+static inline Matmul *matmul_open(bool use_library) {
+    Matmul *matmul = (Matmul *)calloc(1, sizeof(Matmul));
+    if (!matmul) die("out of memory at the start");
+#if defined(__AVX512F__)
+    matmul->isa = "own tiles, AVX-512";
+#elif defined(__AVX2__) && defined(__FMA__)
+    matmul->isa = "own tiles, AVX2";
+#else
+    matmul->isa = "own tiles, no vector instructions assumed";
+#endif
+#if USE_ONEDNN
+    if (!use_library) return matmul;
+    matmul_check(dnnl_engine_create(&matmul->engine, dnnl_cpu, 0), "creating the engine");
+    matmul_check(dnnl_stream_create(&matmul->stream, matmul->engine, dnnl_stream_default_flags), "creating a stream");
+    matmul->use_library = true;
+    int isa = (int)dnnl_get_effective_cpu_isa();
+    bool avx512 = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+    matmul->native_bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+    matmul->isa = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx ? "oneDNN, AMX"
+                  : matmul->native_bf16                                                ? "oneDNN, AVX-512 BF16"
+                  : avx512                                                             ? "oneDNN, AVX-512"
+                  : (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2                     ? "oneDNN, AVX2"
+                                                                                       : "oneDNN, SSE or AVX";
+#else
+    (void)use_library;
+#endif
+    return matmul;
+}
+
+static inline void matmul_close(Matmul *matmul) {
+#if USE_ONEDNN
+    for (size_t i = 0; i < matmul->n_entries; i++) {
+        MatmulEntry *entry = &matmul->entries[i];
+        if (entry->tiled) continue;
+        if (entry->primitive) {
+            dnnl_memory_destroy(entry->a);
+            dnnl_memory_destroy(entry->b);
+            dnnl_memory_destroy(entry->bias);
+            dnnl_memory_destroy(entry->c);
+            dnnl_memory_destroy(entry->scratch);
+            dnnl_primitive_destroy(entry->primitive);
+        }
+        dnnl_primitive_desc_destroy(entry->description);
+    }
+    if (matmul->use_library) {
+        dnnl_stream_destroy(matmul->stream);
+        dnnl_engine_destroy(matmul->engine);
+    }
+#endif
+    free(matmul);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Own tiles
+
+enum { MATMUL_BLOCK_M = 192, MATMUL_BLOCK_N = 384, MATMUL_BLOCK_K = 256 };  // multiples of every TILE_M and TILE_N
+
+// Floats of packing buffers and sums for one thread.
+static inline size_t matmul_tiled_floats(void) {
+    return (size_t)MATMUL_BLOCK_M * MATMUL_BLOCK_K + (size_t)MATMUL_BLOCK_K * MATMUL_BLOCK_N +
+           (size_t)MATMUL_BLOCK_M * MATMUL_BLOCK_N;
+}
+
+// Rounds one finished row of sums into C, after bias or addition.
+static inline void matmul_store_row(const MatmulShape *s, void *c, const void *bias, const float *sums, size_t m,
+                                    size_t n0, size_t n) {
+    float c_block[NUMBER_BLOCK], bias_block[NUMBER_BLOCK];
+    float *to = number_target(s->c_type, c, m * s->N + n0, c_block);
+    if (s->bias) {
+        const float *b = number_load(s->a_type, bias, n0, n, bias_block);
+        for (size_t i = 0; i < n; i++) to[i] = sums[i] + b[i];
+    } else if (s->add) {
+        for (size_t i = 0; i < n; i++) to[i] += sums[i];
+    } else {
+        for (size_t i = 0; i < n; i++) to[i] = sums[i];
+    }
+    number_store(s->c_type, c, m * s->N + n0, n, to);
+}
+
+// One block of C: rows [m0, m1), columns [n0, n1).
+static inline void matmul_block(const MatmulShape *s, const TileSource *a_from, const TileSource *b_from, void *c,
+                                const void *bias, float *scratch, size_t m0, size_t m1, size_t n0, size_t n1) {
+    float *a = scratch, *b = a + (size_t)MATMUL_BLOCK_M * MATMUL_BLOCK_K;
+    float *sums = b + (size_t)MATMUL_BLOCK_K * MATMUL_BLOCK_N;
+    size_t m_panels = ceil_div(m1 - m0, TILE_M), n_panels = ceil_div(n1 - n0, TILE_N);
+    for (size_t k = 0; k < s->K; k += MATMUL_BLOCK_K) {
+        size_t K = size_min(MATMUL_BLOCK_K, s->K - k);
+        tile_pack(a, TILE_M, m_panels, a_from, k, K, m0, m1);
+        tile_pack(b, TILE_N, n_panels, b_from, k, K, n0, n1);
+        for (size_t j = 0; j < n_panels; j++) {
+            for (size_t i = 0; i < m_panels; i++) {
+                tile_product(K, a + i * K * TILE_M, b + j * K * TILE_N,
+                             sums + i * TILE_M * MATMUL_BLOCK_N + j * TILE_N, MATMUL_BLOCK_N, k > 0);
+            }
+        }
+    }
+    for (size_t m = m0; m < m1; m++) matmul_store_row(s, c, bias, sums + (m - m0) * MATMUL_BLOCK_N, m, n0, n1 - n0);
+}
+
+static inline void matmul_tiled_cpu(const MatmulShape *s, void *c, const void *a, const void *b, const void *bias,
+                                    float *scratch, int threads) {
+    TileSource a_from = {s->a_type, a, 0, s->a_transposed ? s->M : 1, s->a_transposed ? 1 : s->K};
+    TileSource b_from = {s->b_type, b, 0, s->b_transposed ? 1 : s->N, s->b_transposed ? s->K : 1};
+    size_t block_m = MATMUL_BLOCK_M, block_n = MATMUL_BLOCK_N;  // smaller where threads would have nothing to do
+    while (block_n > 96 && ceil_div(s->M, block_m) * ceil_div(s->N, block_n) < 4 * (size_t)threads) block_n /= 2;
+    while (block_m > 48 && ceil_div(s->M, block_m) * ceil_div(s->N, block_n) < 4 * (size_t)threads) block_m /= 2;
+    size_t n_blocks = ceil_div(s->N, block_n);
+    int64_t blocks = (int64_t)(ceil_div(s->M, block_m) * n_blocks);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t i = 0; i < blocks; i++) {
+        size_t m0 = (size_t)i / n_blocks * block_m, n0 = (size_t)i % n_blocks * block_n;
+        matmul_block(s, &a_from, &b_from, c, bias, scratch + (size_t)device_thread() * matmul_tiled_floats(), m0,
+                     size_min(m0 + block_m, s->M), n0, size_min(n0 + block_n, s->N));
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// oneDNN
+
+#if USE_ONEDNN
+static inline dnnl_data_type_t matmul_onednn_type(Number type) { return type == FP32 ? dnnl_f32 : dnnl_bf16; }
+
+static inline dnnl_memory_desc_t matmul_onednn_matrix(Number type, size_t rows, size_t columns, bool transposed) {
+    dnnl_memory_desc_t description;
+    dnnl_dims_t dims = {(dnnl_dim_t)rows, (dnnl_dim_t)columns};
+    dnnl_dims_t strides = {transposed ? 1 : (dnnl_dim_t)columns, transposed ? (dnnl_dim_t)rows : 1};
+    matmul_check(dnnl_memory_desc_init_by_strides(&description, 2, dims, matmul_onednn_type(type), strides),
+                 "describing a matrix");
+    return description;
+}
+
+// Describes the primitive and asks for its scratchpad; false if the library has none for this shape and type.
+static inline bool matmul_describe(Matmul *matmul, MatmulEntry *entry) {
+    const MatmulShape *s = &entry->shape;
+    dnnl_memory_desc_t a = matmul_onednn_matrix(s->a_type, s->M, s->K, s->a_transposed);
+    dnnl_memory_desc_t b = matmul_onednn_matrix(s->b_type, s->K, s->N, s->b_transposed);
+    dnnl_memory_desc_t bias = matmul_onednn_matrix(s->a_type, 1, s->N, false);
+    dnnl_memory_desc_t c = matmul_onednn_matrix(s->c_type, s->M, s->N, false);
+    dnnl_matmul_desc_t description;
+    matmul_check(dnnl_matmul_desc_init(&description, &a, &b, s->bias ? &bias : NULL, &c), "describing a product");
+    dnnl_primitive_attr_t attributes;
+    dnnl_post_ops_t post;
+    matmul_check(dnnl_primitive_attr_create(&attributes), "creating attributes");
+    matmul_check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "scratchpad mode");
+    matmul_check(dnnl_post_ops_create(&post), "creating post-operations");
+    if (s->add) {
+        matmul_check(dnnl_post_ops_append_sum(post, 1.0f), "appending a sum");
+        matmul_check(dnnl_primitive_attr_set_post_ops(attributes, post), "setting post-operations");
+    }
+    dnnl_status_t status =
+        dnnl_primitive_desc_create(&entry->description, &description, attributes, matmul->engine, NULL);
+    dnnl_post_ops_destroy(post);
+    dnnl_primitive_attr_destroy(attributes);
+    if (status == dnnl_unimplemented || status == dnnl_invalid_arguments) return false;
+    matmul_check(status, "creating a product");
+    const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(entry->description, dnnl_query_scratchpad_md, 0);
+    entry->scratchpad = pad ? dnnl_memory_desc_get_size(pad) : 0;
+    return true;
+}
+
+static inline dnnl_memory_t matmul_onednn_memory(Matmul *matmul, const MatmulEntry *entry, dnnl_query_t what, int n) {
+    dnnl_memory_t memory;
+    const dnnl_memory_desc_t *description = dnnl_primitive_desc_query_md(entry->description, what, n);
+    matmul_check(dnnl_memory_create(&memory, description, matmul->engine, DNNL_MEMORY_NONE), "creating a memory");
+    return memory;
+}
+
+static inline void matmul_onednn_cpu(Matmul *matmul, MatmulEntry *entry, void *c, const void *a, const void *b,
+                                     const void *bias, void *scratchpad) {
+    if (!entry->primitive) die("a product of matrices was not planned; this is a bug, please report the command line");
+    dnnl_memory_set_data_handle(entry->a, (void *)(uintptr_t)a);
+    dnnl_memory_set_data_handle(entry->b, (void *)(uintptr_t)b);
+    dnnl_memory_set_data_handle(entry->bias, (void *)(uintptr_t)bias);
+    dnnl_memory_set_data_handle(entry->c, c);
+    dnnl_memory_set_data_handle(entry->scratch, scratchpad);
+    dnnl_exec_arg_t arguments[5] = {{DNNL_ARG_SRC, entry->a},
+                                    {DNNL_ARG_WEIGHTS, entry->b},
+                                    {DNNL_ARG_DST, entry->c},
+                                    {DNNL_ARG_SCRATCHPAD, entry->scratch},
+                                    {DNNL_ARG_BIAS, entry->bias}};
+    matmul_check(dnnl_primitive_execute(entry->primitive, matmul->stream, entry->shape.bias ? 5 : 4, arguments),
+                 "a product");
+    matmul_check(dnnl_stream_wait(matmul->stream), "waiting for a product");
+}
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------
+// Choice, by fixed rules
+
+// The entry for a shape; the planning pass adds what is missing.
+static inline MatmulEntry *matmul_find(Device *device, const MatmulShape *shape) {
+    Matmul *matmul = device->matmul;
+    for (size_t i = 0, at = matmul->last; i < matmul->n_entries; i++, at++) {
+        if (at >= matmul->n_entries) at = 0;
+        if (memcmp(&matmul->entries[at].shape, shape, sizeof(*shape)) != 0) continue;
+        matmul->last = at;
+        return &matmul->entries[at];
+    }
+    if (matmul->n_entries == MATMUL_ENTRIES) die("more than %d shapes of matrix products", MATMUL_ENTRIES);
+    MatmulEntry *entry = &matmul->entries[matmul->n_entries++];
+    memcpy(&entry->shape, shape, sizeof(*shape));
+    entry->tiled = !matmul->use_library || (shape->a_type == BF16 && !matmul->native_bf16);
+#if USE_ONEDNN
+    if (!entry->tiled && !matmul_describe(matmul, entry)) entry->tiled = true;
+#endif
+    if (entry->tiled) entry->scratchpad = (size_t)device->threads * matmul_tiled_floats() * sizeof(float);
+    return entry;
+}
+
+// Makes every primitive that the planning pass found; nothing is created afterwards.
+static inline void matmul_create(Matmul *matmul) {
+#if USE_ONEDNN
+    for (size_t i = 0; i < matmul->n_entries; i++) {
+        MatmulEntry *entry = &matmul->entries[i];
+        if (entry->tiled || entry->primitive) continue;
+        matmul_check(dnnl_primitive_create(&entry->primitive, entry->description), "creating a primitive");
+        entry->a = matmul_onednn_memory(matmul, entry, dnnl_query_src_md, 0);
+        entry->b = matmul_onednn_memory(matmul, entry, dnnl_query_weights_md, 0);
+        entry->bias = matmul_onednn_memory(matmul, entry, dnnl_query_weights_md, 1);
+        entry->c = matmul_onednn_memory(matmul, entry, dnnl_query_dst_md, 0);
+        entry->scratch = matmul_onednn_memory(matmul, entry, dnnl_query_scratchpad_md, 0);
+    }
+#else
+    (void)matmul;
+#endif
+}
+
+static inline void matmul_run(Device *device, Memory *memory, const MatmulShape *shape, void *c, const void *a,
+                              const void *b, const void *bias) {
+    MatmulEntry *entry = matmul_find(device, shape);
+    size_t mark = memory_mark(memory, TIER_DEVICE);
+    void *scratchpad = memory_push(memory, TIER_DEVICE, KIND_LIBRARY, entry->scratchpad, "matmul scratchpad");
+    double size = (double)number_size(shape->a_type);
+    switch (device->kind) {
+    case DEVICE_PLAN:
+        device_plan(device, 2.0 * (double)shape->M * (double)shape->N * (double)shape->K,
+                    size * ((double)(shape->M * shape->K) + (double)(shape->K * shape->N)) +
+                        (double)number_size(shape->c_type) * (double)(shape->M * shape->N) * (shape->add ? 2 : 1));
+        break;
+    case DEVICE_CPU:
+        if (entry->tiled) matmul_tiled_cpu(shape, c, a, b, bias, (float *)scratchpad, device->threads);
+#if USE_ONEDNN
+        else matmul_onednn_cpu(device->matmul, entry, c, a, b, bias, scratchpad);
+#endif
+        break;
+    }
+    memory_release(memory, TIER_DEVICE, mark);
+}
+
+static inline MatmulShape matmul_shape(Number type, Number c_type, size_t M, size_t N, size_t K) {
+    MatmulShape shape;
+    memset(&shape, 0, sizeof(shape));  // shapes are compared as bytes
+    shape.M = M;
+    shape.N = N;
+    shape.K = K;
+    shape.a_type = shape.b_type = type;
+    shape.c_type = c_type;
+    return shape;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What the model calls
+
+// out (rows, OC) = in (rows, IC) . weight (OC, IC)^T + bias (OC, or NULL)
+static inline void matmul_forward(Device *device, Memory *memory, Number type, void *out, const void *in,
+                                  const void *weight, const void *bias, size_t rows, size_t IC, size_t OC) {
+    MatmulShape shape = matmul_shape(type, type, rows, OC, IC);
+    shape.b_transposed = true;
+    shape.bias = bias != NULL;
+    matmul_run(device, memory, &shape, out, in, weight, bias);
+}
+
+// din (rows, IC) = dout (rows, OC) . weight (OC, IC)
+static inline void matmul_backward_input(Device *device, Memory *memory, Number type, void *din, const void *dout,
+                                         const void *weight, size_t rows, size_t IC, size_t OC) {
+    MatmulShape shape = matmul_shape(type, type, rows, IC, OC);
+    matmul_run(device, memory, &shape, din, dout, weight, NULL);
+}
+
+// dweight (OC, IC) fp32 (+)= dout (rows, OC)^T . in (rows, IC); replaces unless `add`
+static inline void matmul_backward_weight(Device *device, Memory *memory, Number type, float *dweight,
+                                          const void *dout, const void *in, size_t rows, size_t IC, size_t OC,
+                                          bool add) {
+    MatmulShape shape = matmul_shape(type, FP32, OC, IC, rows);
+    shape.a_transposed = true;
+    shape.add = add;
+    matmul_run(device, memory, &shape, dweight, dout, in, NULL);
+}
+
+// Rows are summed in BIAS_SLOTS fixed groups, so the order does not depend on the number of threads.
+enum { BIAS_SLOTS = 32 };
+
+static inline void matmul_backward_bias_cpu(Number type, float *dbias, const void *dout, size_t rows, size_t OC,
+                                            bool add, float *sums) {
+    size_t per_slot = ceil_div(rows, BIAS_SLOTS);
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (int slot = 0; slot < BIAS_SLOTS; slot++) {
+            float *sum = sums + (size_t)slot * OC, block[NUMBER_BLOCK];
+            memset(sum, 0, OC * sizeof(float));
+            for (size_t r = (size_t)slot * per_slot; r < size_min(rows, ((size_t)slot + 1) * per_slot); r++) {
+                for (size_t c = 0, n; c < OC; c += n) {
+                    n = size_min(OC - c, NUMBER_BLOCK);
+                    const float *x = number_load(type, dout, r * OC + c, n, block);
+                    for (size_t i = 0; i < n; i++) sum[c + i] += x[i];
+                }
+            }
+        }
+#pragma omp for schedule(static)
+        for (int64_t c = 0; c < (int64_t)OC; c++) {
+            float sum = 0.0f;
+            for (size_t slot = 0; slot < BIAS_SLOTS; slot++) sum += sums[slot * OC + (size_t)c];
+            dbias[c] = add ? dbias[c] + sum : sum;
+        }
+    }
+}
+
+// dbias (OC) fp32 (+)= column sums of dout (rows, OC)
+static inline void matmul_backward_bias(Device *device, Memory *memory, Number type, float *dbias, const void *dout,
+                                        size_t rows, size_t OC, bool add) {
+    size_t mark = memory_mark(memory, TIER_DEVICE);
+    float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, BIAS_SLOTS * OC * sizeof(float),
+                                       "bias gradient sums");
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, (double)(rows * OC), (double)(rows * OC * number_size(type))); break;
+    case DEVICE_CPU: matmul_backward_bias_cpu(type, dbias, dout, rows, OC, add, sums); break;
+    }
+    memory_release(memory, TIER_DEVICE, mark);
+}
+
+#endif

@@ -1,0 +1,52 @@
+// norm.h - the global norm of the gradients, in one order whatever the device, the threads and the ranks.
+//
+//     norm = sqrt(sum of g^2)
+//
+// Gradients are fp32 and come in whole chunks of NORM_CHUNK elements (blocks are padded with zeros to that, store.h).
+// Within a chunk NORM_LANES partial sums in fp64, element i going to lane i % NORM_LANES, then a binary tree; chunk
+// sums are added in index order in fp64. fp64 because the square of a legal fp32 gradient can overflow fp32.
+// Cost per element: 2 operations, 4 bytes.
+#ifndef NORM_H
+#define NORM_H
+
+#include "../device.h"
+
+enum { NORM_CHUNK = 4096, NORM_LANES = 256 };
+
+static inline double norm_chunk_cpu(const float *g) {
+    double lanes[NORM_LANES] = {0};
+    for (size_t i = 0; i < NORM_CHUNK; i += NORM_LANES) {
+        for (size_t l = 0; l < NORM_LANES; l++) lanes[l] = fma((double)g[i + l], (double)g[i + l], lanes[l]);
+    }
+    for (size_t width = NORM_LANES / 2; width > 0; width /= 2) {
+        for (size_t l = 0; l < width; l++) lanes[l] += lanes[l + width];
+    }
+    return lanes[0];
+}
+
+// sums[i] = sum of squares of chunk i of g, for n_elements / NORM_CHUNK chunks.
+static inline void norm_chunks(Device *device, double *sums, const float *g, size_t n_elements) {
+    int64_t n_chunks = (int64_t)(n_elements / NORM_CHUNK);
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, 2 * (double)n_elements, 4 * (double)n_elements); return;
+    case DEVICE_CPU: {
+#pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < n_chunks; i++) sums[i] = norm_chunk_cpu(g + i * NORM_CHUNK);
+        return;
+    }
+    }
+}
+
+// Square root of the sum of all chunk sums.
+static inline double norm_total(Device *device, const double *sums, size_t n_chunks) {
+    double sum = 0;
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, (double)n_chunks, 8 * (double)n_chunks); break;
+    case DEVICE_CPU:
+        for (size_t i = 0; i < n_chunks; i++) sum += sums[i];
+        break;
+    }
+    return sqrt(sum);
+}
+
+#endif

@@ -1,0 +1,162 @@
+// log.h - what the program says: steps.csv, memory.csv, the tables, the progress line.
+//
+// steps.csv has one row per attempted step. Rows are written whole, one write each, so that a killed run leaves whole
+// rows; a resumed run drops the rows after its checkpoint. Nothing here allocates after log_open().
+#ifndef LOG_H
+#define LOG_H
+
+#include <time.h>
+
+#include "checkpoint.h"
+
+#define LOG_STEPS_HEADER                                                                                      \
+    "step,tokens,train_loss,val_loss,norm,lr,ms,tokens_per_second,mfu,peak_device_bytes,peak_host_bytes,skipped," \
+    "loss_scale,good_steps\n"
+#define LOG_MEMORY_HEADER "rank,phase,tier,kind,planned_bytes,measured_bytes\n"
+
+typedef struct {
+    int64_t step, tokens;
+    double train_loss, val_loss;  // val_loss NaN: not measured
+    bool validated;
+    double norm, lr, ms, tokens_per_second, mfu;
+    size_t peak_device_bytes, peak_host_bytes;
+    bool skipped;
+    double loss_scale;
+    int64_t good_steps;
+} StepRow;
+
+typedef struct {
+    const char *directory;  // NULL: no files
+    int steps_fd;
+    bool terminal;  // a progress line instead of a line per step
+} Log;
+
+static inline double log_mib(size_t n_bytes) { return (double)n_bytes / (1024.0 * 1024.0); }
+
+static inline double log_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static inline void log_path(char *path, size_t size, const char *directory, const char *name) {
+    int n = snprintf(path, size, "%s/%s", directory, name);
+    if (n < 0 || (size_t)n >= size) die("-o %s: the path is too long", directory);
+}
+
+// mkdir -p
+static inline void log_make_directory(const char *directory) {
+    char path[PATH_MAX];
+    log_path(path, sizeof(path), directory, "");
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) die("-o %s: can't make %s: %s", directory, path, error_text());
+        *slash = '/';
+    }
+    struct stat status;
+    if (stat(directory, &status) != 0 || !S_ISDIR(status.st_mode)) die("-o %s is not a directory", directory);
+}
+
+// Copies the header and the rows up to `last_step` of an old steps.csv into `to`.
+static inline void log_copy_rows(FILE *old, FILE *to, int64_t last_step) {
+    char line[1024];
+    while (fgets(line, sizeof(line), old)) {
+        long long step;
+        if (sscanf(line, "%lld,", &step) == 1 && step <= last_step && strchr(line, '\n')) fputs(line, to);
+    }
+}
+
+// Makes the directory and starts steps.csv; a resumed run (last_step >= 0) keeps the rows up to its checkpoint.
+static inline void log_open(Log *log, const char *directory, int64_t last_step) {
+    log->directory = directory;
+    log->steps_fd = -1;
+    log->terminal = isatty(STDOUT_FILENO) == 1;
+    if (!directory) return;
+    char path[PATH_MAX], partial[PATH_MAX];
+    log_path(path, sizeof(path), directory, "steps.csv");
+    log_path(partial, sizeof(partial), directory, "steps.csv.partial");
+    FILE *to = fopen(partial, "w");
+    if (!to) die("can't write %s: %s", partial, error_text());
+    fputs(LOG_STEPS_HEADER, to);
+    FILE *old = last_step >= 0 ? fopen(path, "r") : NULL;
+    if (old) {
+        log_copy_rows(old, to, last_step);
+        fclose(old);
+    }
+    if (fclose(to) != 0 || rename(partial, path) != 0) die("can't write %s: %s", path, error_text());
+    log->steps_fd = open(path, O_WRONLY | O_APPEND);
+    if (log->steps_fd < 0) die("can't write %s: %s", path, error_text());
+}
+
+static inline void log_close(Log *log) {
+    if (log->steps_fd >= 0) close(log->steps_fd);
+}
+
+static inline void log_step(Log *log, const StepRow *r) {
+    if (log->steps_fd < 0) return;
+    char line[512], val[32] = "";
+    if (r->validated) snprintf(val, sizeof(val), "%.9g", r->val_loss);
+    int n = snprintf(line, sizeof(line), "%lld,%lld,%.9g,%s,%.9g,%.9g,%.3f,%.1f,%.4f,%zu,%zu,%d,%.9g,%lld\n",
+                     (long long)r->step, (long long)r->tokens, r->train_loss, val, r->norm, r->lr, r->ms,
+                     r->tokens_per_second, r->mfu, r->peak_device_bytes, r->peak_host_bytes, r->skipped ? 1 : 0,
+                     r->loss_scale, (long long)r->good_steps);
+    if (!file_write(log->steps_fd, line, (size_t)n)) {
+        die("can't write %s/steps.csv: %s. Free some space, then go on with -y 1", log->directory, error_text());
+    }
+}
+
+// memory.csv: planned, and what was measured of the phases that have occurred (measured NULL: a plan only).
+static inline void log_memory_csv(const char *directory, const Ledger *plan, const Ledger *measured) {
+    char path[PATH_MAX], partial[PATH_MAX];
+    log_path(path, sizeof(path), directory, "memory.csv");
+    log_path(partial, sizeof(partial), directory, "memory.csv.partial");
+    FILE *file = fopen(partial, "w");
+    if (!file) die("can't write %s: %s", partial, error_text());
+    fputs(LOG_MEMORY_HEADER, file);
+    for (int p = 0; p < PHASES; p++) {
+        for (int t = 0; t < TIERS && plan->phases[p].occurred; t++) {
+            for (int k = 0; k < KINDS; k++) {
+                fprintf(file, "0,%s,%s,%s,%zu,", PHASE_NAMES[p], TIER_NAMES[t], KIND_NAMES[k],
+                        plan->phases[p].kinds[t][k]);
+                if (measured && measured->phases[p].occurred) fprintf(file, "%zu", measured->phases[p].kinds[t][k]);
+                fputc('\n', file);
+            }
+        }
+    }
+    if (fclose(file) != 0 || rename(partial, path) != 0) die("can't write %s: %s", path, error_text());
+}
+
+static inline void log_table_row(const Ledger *ledger, const char *name, int tier, int kind) {
+    printf("  %-22s", name);
+    for (int p = 0; p < PHASES; p++) {
+        const PhaseLedger *phase = &ledger->phases[p];
+        if (!phase->occurred) continue;
+        printf("%11.2f", log_mib(kind < 0 ? phase->peak[tier] : phase->kinds[tier][kind]));
+    }
+    putchar('\n');
+}
+
+// The memory of every phase at its peak by kind, MiB.
+static inline void log_table(const Ledger *ledger, const char *title) {
+    printf("%-24s", title);
+    for (int p = 0; p < PHASES; p++) {
+        if (ledger->phases[p].occurred) printf("%11s", PHASE_NAMES[p]);
+    }
+    putchar('\n');
+    for (int t = 0; t < TIERS; t++) {
+        if (ledger_peak(ledger, (Tier)t) == 0) continue;
+        for (int k = 0; k < KINDS; k++) {
+            char name[64];
+            size_t most = 0;
+            for (int p = 0; p < PHASES; p++) most = size_max(most, ledger->phases[p].kinds[t][k]);
+            snprintf(name, sizeof(name), t == TIER_DEVICE ? "%s%s" : "%s: %s", t == TIER_DEVICE ? "" : TIER_NAMES[t],
+                     KIND_NAMES[k]);
+            if (most > 0) log_table_row(ledger, name, t, k);
+        }
+        char name[64];
+        snprintf(name, sizeof(name), "%s peak", TIER_NAMES[t]);
+        log_table_row(ledger, name, t, -1);
+    }
+}
+
+#endif

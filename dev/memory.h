@@ -1,0 +1,303 @@
+// memory.h - every byte the program takes for its work, by tier, kind and phase.
+//
+// One slab per tier, reserved once, with two ends:
+//
+//     base                                                              base + capacity
+//     | weights | gradients | moments | ...  >      free      <  ... | scratch | layer 1 | layer 0 |
+//     `------------- kept: whole run ------'                   `-------- stack: within a step -----'
+//
+// A planning pass runs everything the program will do once on the PLAN device, with slabs that have no memory behind
+// them; the ledger it leaves (peak of each phase, and which kinds make it up) is the plan, and its highest peak is
+// what the real run reserves. The real run keeps a ledger of its own and, at the end of every phase, compares: the
+// same takes in the same order, the same peak. Beside the ledger stands a witness that it can't fool: in a phase's
+// first occurrence the free middle is filled with poison before, and afterwards nothing may be found touched beyond
+// the ledger's peak, and the touched top must lie within MEMORY_ALIGN bytes of it.
+//
+// Only the compute queue touches the stack. After memory_reserve() nothing here allocates.
+#ifndef MEMORY_H
+#define MEMORY_H
+
+#include <sys/mman.h>
+
+#include "device.h"
+
+typedef enum { TIER_DEVICE, TIER_HOST, TIER_DISK, TIERS } Tier;
+
+typedef enum {
+    KIND_WEIGHTS,               // in the compute type, what forward and backward read
+    KIND_MASTER,                // fp32 weights, where the compute type is shorter
+    KIND_GRADIENTS,             // of weights, fp32
+    KIND_MOMENTS,               // AdamW's m and v, fp32
+    KIND_ACTIVATIONS,           // what the forward leaves for the backward
+    KIND_ACTIVATION_GRADIENTS,  // what flows back
+    KIND_LOGITS,
+    KIND_SCRATCH,               // within one layer or one operation
+    KIND_LIBRARY,               // the math library's scratchpads
+    KIND_DATA,                  // tokens, targets, losses
+    KIND_FILES,                 // buffers of checkpoints on their way to and from the disk
+    KINDS
+} Kind;
+
+typedef enum {
+    PHASE_SETUP,
+    PHASE_FORWARD,
+    PHASE_HEAD,  // final LayerNorm and classifier, forward and backward
+    PHASE_BACKWARD,
+    PHASE_UPDATE,
+    PHASE_VALIDATION,
+    PHASE_SAMPLE,
+    PHASE_SAVE,
+    PHASES
+} Phase;
+
+static const char *const TIER_NAMES[TIERS] = {"device", "host", "disk"};
+static const char *const KIND_NAMES[KINDS] = {"weights",  "master weights", "gradients", "moments",
+                                              "activations", "activation gradients", "logits", "scratch",
+                                              "library",  "data",           "files"};
+static const char *const PHASE_NAMES[PHASES] = {"setup",  "forward",    "head",   "backward",
+                                                "update", "validation", "sample", "save"};
+
+enum { MEMORY_ALIGN = 64, MEMORY_DEPTH = 1 << 15 };
+#define MEMORY_POISON 0x7ff5a3c97fa5c5e3ull  // NaN as fp64, fp32 and bf16, and unlikely as anything else
+
+// What one phase takes. `kinds` is the state at the moment when the tier peaks, so its rows add up to the peak.
+typedef struct {
+    bool occurred;
+    uint64_t trace;  // hash of all takes in order, of one occurrence
+    size_t peak[TIERS];
+    size_t kinds[TIERS][KINDS];
+    Kind top[TIERS];  // kind of the topmost entry of the stack at the peak
+} PhaseLedger;
+
+typedef struct {
+    PhaseLedger phases[PHASES];
+} Ledger;
+
+typedef struct {
+    char *base;
+    size_t capacity;
+    size_t kept;     // bytes in use at the low end
+    size_t stacked;  // bytes in use at the high end
+    size_t kinds[KINDS];
+    size_t depth;
+    struct {
+        size_t n_bytes;
+        Kind kind;
+        const char *owner;
+    } entries[MEMORY_DEPTH];
+} Slab;
+
+typedef struct {
+    const Ledger *plan;  // NULL while planning
+    Ledger ledger;
+    Phase phase;
+    bool in_phase;
+    uint64_t trace;
+    size_t step_peak[TIERS];  // since memory_step()
+    Slab slabs[TIERS];
+} Memory;
+
+// ---------------------------------------------------------------------------------------------------------------
+// Ledger
+
+static inline size_t ledger_peak(const Ledger *ledger, Tier tier) {
+    size_t peak = 0;
+    for (int p = 0; p < PHASES; p++) peak = size_max(peak, ledger->phases[p].peak[tier]);
+    return peak;
+}
+
+static inline Phase ledger_peak_phase(const Ledger *ledger, Tier tier) {
+    int best = 0;
+    for (int p = 1; p < PHASES; p++) {
+        if (ledger->phases[p].peak[tier] > ledger->phases[best].peak[tier]) best = p;
+    }
+    return (Phase)best;
+}
+
+static inline size_t slab_used(const Slab *slab) { return slab->kept + slab->stacked; }
+
+static inline void memory_note_peak(Memory *memory, Tier tier) {
+    Slab *slab = &memory->slabs[tier];
+    memory->step_peak[tier] = size_max(memory->step_peak[tier], slab_used(slab));
+    PhaseLedger *phase = &memory->ledger.phases[memory->phase];
+    if (!memory->in_phase || slab_used(slab) <= phase->peak[tier]) return;
+    phase->peak[tier] = slab_used(slab);
+    memcpy(phase->kinds[tier], slab->kinds, sizeof(slab->kinds));
+    phase->top[tier] = slab->depth > 0 ? slab->entries[slab->depth - 1].kind : KIND_WEIGHTS;
+}
+
+static inline void memory_note_take(Memory *memory, Tier tier, Kind kind, size_t n_bytes) {
+    memory->trace = random_mix(memory->trace ^ ((uint64_t)n_bytes << 8 | (uint64_t)kind << 2 | (uint64_t)tier));
+    memory->slabs[tier].kinds[kind] += n_bytes;
+    memory_note_peak(memory, tier);
+}
+
+static inline void memory_check_room(Memory *memory, Tier tier, size_t n_bytes, const char *owner) {
+    Slab *slab = &memory->slabs[tier];
+    if (n_bytes <= slab->capacity - slab_used(slab)) return;
+    die("%s memory: %s takes %zu bytes, %zu of the planned %zu are left (phase %s). The plan and the run differ; "
+        "this is a bug, please report it with the command line",
+        TIER_NAMES[tier], owner, n_bytes, slab->capacity - slab_used(slab), slab->capacity,
+        PHASE_NAMES[memory->phase]);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Takes
+
+// Memory for the whole run. `owner` is a literal, for messages. Sizes are rounded up to MEMORY_ALIGN bytes.
+static inline void *memory_keep(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
+    Slab *slab = &memory->slabs[tier];
+    n_bytes = round_up(n_bytes, MEMORY_ALIGN);
+    memory_check_room(memory, tier, n_bytes, owner);
+    void *pointer = slab->base + slab->kept;
+    slab->kept += n_bytes;
+    memory_note_take(memory, tier, kind, n_bytes);
+    return pointer;
+}
+
+// Memory on top of the stack, until memory_release() to a mark taken before.
+static inline void *memory_push(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
+    Slab *slab = &memory->slabs[tier];
+    n_bytes = round_up(n_bytes, MEMORY_ALIGN);
+    memory_check_room(memory, tier, n_bytes, owner);
+    if (slab->depth == MEMORY_DEPTH) die("more than %d buffers on the stack; use fewer layers", MEMORY_DEPTH);
+    slab->entries[slab->depth].n_bytes = n_bytes;
+    slab->entries[slab->depth].kind = kind;
+    slab->entries[slab->depth].owner = owner;
+    slab->depth++;
+    slab->stacked += n_bytes;
+    memory_note_take(memory, tier, kind, n_bytes);
+    return slab->base + slab->capacity - slab->stacked;
+}
+
+static inline size_t memory_mark(const Memory *memory, Tier tier) { return memory->slabs[tier].depth; }
+
+static inline void memory_release(Memory *memory, Tier tier, size_t mark) {
+    Slab *slab = &memory->slabs[tier];
+    while (slab->depth > mark) {
+        slab->depth--;
+        slab->stacked -= slab->entries[slab->depth].n_bytes;
+        slab->kinds[slab->entries[slab->depth].kind] -= slab->entries[slab->depth].n_bytes;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Planning and reserving
+
+// A memory that only counts: addresses are given out but nothing is behind them.
+static inline void memory_plan(Memory *memory) {
+    memset(memory, 0, offsetof(Memory, slabs));
+    for (int t = 0; t < TIERS; t++) {
+        Slab *slab = &memory->slabs[t];
+        memset(slab, 0, offsetof(Slab, entries));
+        slab->capacity = (size_t)1 << 50;
+        slab->base = (char *)((uintptr_t)1 << 56 | (uintptr_t)t << 52);  // no such address: a touch would fault
+    }
+}
+
+static inline void memory_poison(char *from, size_t n_bytes) {
+    uint64_t *words = (uint64_t *)(void *)from;
+    int64_t n = (int64_t)(n_bytes / sizeof(uint64_t));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) words[i] = MEMORY_POISON;
+}
+
+// Bytes from `from` that still hold poison, at most n_bytes.
+static inline size_t memory_untouched(const char *from, size_t n_bytes) {
+    const uint64_t *words = (const uint64_t *)(const void *)from;
+    size_t n = n_bytes / sizeof(uint64_t), i = 0;
+    while (i < n && words[i] == MEMORY_POISON) i++;
+    return i * sizeof(uint64_t);
+}
+
+// Reserves exactly what `plan` needs, and touches all of it (poison), so that nothing can be missing later.
+static inline void memory_reserve(Memory *memory, const Ledger *plan) {
+    memset(memory, 0, offsetof(Memory, slabs));
+    memory->plan = plan;
+    for (int t = 0; t < TIERS; t++) {
+        Slab *slab = &memory->slabs[t];
+        memset(slab, 0, offsetof(Slab, entries));
+        slab->capacity = ledger_peak(plan, (Tier)t);
+        if (slab->capacity == 0) continue;
+        void *base = mmap(NULL, slab->capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (base == MAP_FAILED) {
+            die("can't reserve %zu bytes of %s memory: %s. Take a smaller -b or -t, or a higher -r", slab->capacity,
+                TIER_NAMES[t], error_text());
+        }
+        slab->base = (char *)base;
+        memory_poison(slab->base, slab->capacity);
+    }
+}
+
+static inline void memory_unreserve(Memory *memory) {
+    for (int t = 0; t < TIERS; t++) {
+        if (memory->slabs[t].capacity > 0) munmap(memory->slabs[t].base, memory->slabs[t].capacity);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Phases
+
+static inline void memory_begin(Memory *memory, Phase phase) {
+    memory->phase = phase;
+    memory->in_phase = true;
+    memory->trace = 0;
+    bool first = !memory->ledger.phases[phase].occurred;
+    for (int t = 0; t < TIERS; t++) {
+        Slab *slab = &memory->slabs[t];
+        memory_note_peak(memory, (Tier)t);
+        if (memory->plan && first) memory_poison(slab->base + slab->kept, slab->capacity - slab_used(slab));
+    }
+}
+
+// The witness: how far the stack's region was really touched, against the ledger.
+static inline void memory_check_witness(const Memory *memory, Tier tier) {
+    const Slab *slab = &memory->slabs[tier];
+    const PhaseLedger *phase = &memory->ledger.phases[memory->phase];
+    size_t untouched = memory_untouched(slab->base + slab->kept, slab->capacity - slab_used(slab));
+    size_t touched = slab->capacity - untouched;
+    if (touched > phase->peak[tier] ||
+        (touched + MEMORY_ALIGN < phase->peak[tier] && phase->top[tier] != KIND_LIBRARY)) {
+        die("%s memory, phase %s: the ledger says %zu bytes, %zu were really touched. This is a bug, please report "
+            "it with the command line", TIER_NAMES[tier], PHASE_NAMES[memory->phase], phase->peak[tier], touched);
+    }
+}
+
+// Ends the phase; in a real run, dies unless it took what was planned.
+static inline void memory_end(Memory *memory) {
+    PhaseLedger *phase = &memory->ledger.phases[memory->phase];
+    if (memory->plan) {
+        const PhaseLedger *plan = &memory->plan->phases[memory->phase];
+        for (int t = 0; t < TIERS; t++) {
+            if (phase->peak[t] != plan->peak[t]) {
+                die("%s memory, phase %s: planned %zu bytes, took %zu. This is a bug, please report it with the "
+                    "command line", TIER_NAMES[t], PHASE_NAMES[memory->phase], plan->peak[t], phase->peak[t]);
+            }
+            if (!phase->occurred) memory_check_witness(memory, (Tier)t);
+        }
+        if (memory->trace != plan->trace) {
+            die("phase %s took other buffers than planned. This is a bug, please report it with the command line",
+                PHASE_NAMES[memory->phase]);
+        }
+    } else if (phase->occurred && phase->trace != memory->trace) {
+        die("phase %s takes other buffers the second time. This is a bug, please report it with the command line",
+            PHASE_NAMES[memory->phase]);
+    }
+    phase->trace = memory->trace;
+    phase->occurred = true;
+    memory->in_phase = false;
+}
+
+// Ends a phase that was cut short, without comparing it with the plan.
+static inline void memory_abandon(Memory *memory) {
+    PhaseLedger *phase = &memory->ledger.phases[memory->phase];
+    if (!phase->occurred) memset(phase, 0, sizeof(*phase));
+    memory->in_phase = false;
+}
+
+// A new step: peaks since here are the step's own.
+static inline void memory_step(Memory *memory) {
+    for (int t = 0; t < TIERS; t++) memory->step_peak[t] = slab_used(&memory->slabs[t]);
+}
+
+#endif

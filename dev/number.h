@@ -1,0 +1,223 @@
+// number.h - how numbers are stored, rounded, summed and drawn at random.
+//
+// Storage types are chosen at run time (-p); arithmetic is always fp32. A CPU kernel is written once for all of them:
+// it walks its rows in blocks of at most NUMBER_BLOCK elements, asks number_load() for an fp32 view of each block
+// (for fp32 storage that is the row itself), computes, and gives the result to number_store().
+//
+// Invariants: a value is rounded to the storage type exactly once, where it is stored, to nearest even. Sums have one
+// order that depends on neither the compiler, nor the vector width, nor the number of threads: LANES partial sums,
+// element i going to lane i % LANES, then a fixed tree. Fused multiply-adds are written out (fmaf), never contracted.
+#ifndef NUMBER_H
+#define NUMBER_H
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX2__) && defined(__FMA__) && !defined(__CUDA_ARCH__)
+#include <immintrin.h>
+#endif
+
+typedef enum { FP32, BF16, NUMBERS } Number;
+
+enum { NUMBER_BLOCK = 1024, LANES = 16 };  // NUMBER_BLOCK is a multiple of LANES, so blocks don't move lanes
+
+static inline size_t number_size(Number type) { return type == FP32 ? 4 : 2; }
+static inline const char *number_name(Number type) { return type == FP32 ? "fp32" : "bf16"; }
+
+static inline size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
+static inline size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
+static inline size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+static inline size_t round_up(size_t a, size_t multiple) { return ceil_div(a, multiple) * multiple; }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Conversions
+
+static inline uint32_t float_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static inline float bits_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline float bf16_to_float(uint16_t x) { return bits_float((uint32_t)x << 16); }
+
+// Round to nearest even; NaN stays NaN (quiet), overflow becomes infinity.
+static inline uint16_t float_to_bf16(float x) {
+    uint32_t bits = float_bits(x);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint32_t quiet = (bits >> 16) | 0x40u;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+static inline void *number_at(Number type, void *base, size_t element) {
+    return (char *)base + element * number_size(type);
+}
+
+static inline const void *number_at_const(Number type, const void *base, size_t element) {
+    return (const char *)base + element * number_size(type);
+}
+
+// An fp32 view of elements [at, at + n) of a stored array, n <= NUMBER_BLOCK: the array itself if it is fp32,
+// otherwise `block` filled with the converted values.
+static inline const float *number_load(Number type, const void *base, size_t at, size_t n, float *block) {
+    if (type == FP32) return (const float *)base + at;
+    const uint16_t *x = (const uint16_t *)base + at;
+    for (size_t i = 0; i < n; i++) block[i] = bf16_to_float(x[i]);
+    return block;
+}
+
+// Where to write fp32 results before number_store(): the array itself if it is fp32, otherwise `block`.
+static inline float *number_target(Number type, void *base, size_t at, float *block) {
+    return type == FP32 ? (float *)base + at : block;
+}
+
+// Rounds `values` (which number_target() gave, or any other fp32 block) into elements [at, at + n).
+static inline void number_store(Number type, void *base, size_t at, size_t n, const float *values) {
+    if (type == FP32) {
+        float *y = (float *)base + at;
+        if (y != values) memcpy(y, values, n * sizeof(float));
+        return;
+    }
+    uint16_t *y = (uint16_t *)base + at;
+    for (size_t i = 0; i < n; i++) y[i] = float_to_bf16(values[i]);
+}
+
+static inline float number_get(Number type, const void *base, size_t at) {
+    return type == FP32 ? ((const float *)base)[at] : bf16_to_float(((const uint16_t *)base)[at]);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Sums in lanes: the callers keep `float lanes[LANES]` over the blocks of a row, each starting at a multiple of LANES
+
+static inline float lanes_total(const float *lanes) {
+    float sum[LANES];
+    memcpy(sum, lanes, sizeof(sum));
+    for (int width = LANES / 2; width > 0; width /= 2) {
+        for (int l = 0; l < width; l++) sum[l] += sum[l + width];
+    }
+    return sum[0];
+}
+
+static inline void lanes_add(float *lanes, const float *x, size_t n) {
+    float sum[LANES];
+    memcpy(sum, lanes, sizeof(sum));
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int l = 0; l < LANES; l++) sum[l] += x[i + (size_t)l];
+    }
+    for (int l = 0; i < n; i++, l++) sum[l] += x[i];
+    memcpy(lanes, sum, sizeof(sum));
+}
+
+static inline void lanes_add_products(float *lanes, const float *x, const float *y, size_t n) {
+    float sum[LANES];
+    memcpy(sum, lanes, sizeof(sum));
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int l = 0; l < LANES; l++) sum[l] = fmaf(x[i + (size_t)l], y[i + (size_t)l], sum[l]);
+    }
+    for (int l = 0; i < n; i++, l++) sum[l] = fmaf(x[i], y[i], sum[l]);
+    memcpy(lanes, sum, sizeof(sum));
+}
+
+static inline void lanes_add_squared_differences(float *lanes, const float *x, float mean, size_t n) {
+    float sum[LANES];
+    memcpy(sum, lanes, sizeof(sum));
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int l = 0; l < LANES; l++) {
+            float d = x[i + (size_t)l] - mean;
+            sum[l] = fmaf(d, d, sum[l]);
+        }
+    }
+    for (int l = 0; i < n; i++, l++) sum[l] = fmaf(x[i] - mean, x[i] - mean, sum[l]);
+    memcpy(lanes, sum, sizeof(sum));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Functions that vectorise (no library call, no branch)
+
+// exp(x) in fp32, within 1.5 units in the last place for results above 1.2e-38; 0 below (softmax only feeds x <= 0),
+// saturates at exp(88.37). x = n ln 2 + r with |r| <= ln 2 / 2, exp(r) by a polynomial of degree 7, scaled by 2^n.
+static inline float number_exp(float x) {
+    float clamped = x < -87.33654f ? -87.33654f : (x > 88.37f ? 88.37f : x);
+    float n = fmaf(clamped, 1.44269504f, 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: rounds to an integer
+    float r = fmaf(n, -0.693145752f, clamped);                        // ln 2 in two parts
+    r = fmaf(n, -1.42860677e-6f, r);
+    float p = 1.98412698e-4f;
+    p = fmaf(p, r, 1.38888889e-3f);
+    p = fmaf(p, r, 8.33333333e-3f);
+    p = fmaf(p, r, 4.16666667e-2f);
+    p = fmaf(p, r, 1.66666667e-1f);
+    p = fmaf(p, r, 0.5f);
+    p = fmaf(p * r, r, r) + 1.0f;
+    float y = p * bits_float((uint32_t)((int32_t)n + 127) << 23);
+    y = x < -87.33654f ? 0.0f : y;
+    return x != x ? x : y;
+}
+
+// tanh(x) in fp32 by exp(2|x|): absolute error below 2e-7.
+static inline float number_tanh(float x) {
+    float a = fabsf(x) > 10.0f ? 10.0f : fabsf(x);
+    float t = 1.0f - 2.0f / (number_exp(2.0f * a) + 1.0f);
+    t = copysignf(t, x);
+    return x != x ? x : t;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Random numbers: a function of (seed, stream, index) and nothing else, so that no state has to be saved and any rank
+// or thread can draw any element. Mixing: the finaliser of splitmix64, once per key.
+
+static inline uint64_t random_mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+static inline uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
+    return random_mix(random_mix(random_mix(seed) ^ stream) ^ index);
+}
+
+// Uniform in [0, 1), 53 bits.
+static inline double random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
+    return (double)(random_bits(seed, stream, index) >> 11) * 0x1p-53;
+}
+
+// Two independent standard normal numbers (Box-Muller).
+static inline void random_normal_pair(uint64_t seed, uint64_t stream, uint64_t index, float *pair) {
+    uint64_t bits = random_bits(seed, stream, index);
+    double radius = sqrt(-2.0 * log(((double)(bits >> 32) + 0.5) * 0x1p-32));
+    double angle = 6.283185307179586 * ((double)(bits & 0xffffffffu) * 0x1p-32);
+    pair[0] = (float)(radius * cos(angle));
+    pair[1] = (float)(radius * sin(angle));
+}
+
+// Position of element `index` in a random order of 0 ... n-1 (a bijection): a four-round Feistel network over the
+// next even number of bits, walked until it lands below n.
+static inline uint64_t random_permute(uint64_t seed, uint64_t stream, uint64_t n, uint64_t index) {
+    int half = 1;
+    while (half < 31 && ((uint64_t)1 << (2 * half)) < n) half++;
+    uint64_t mask = ((uint64_t)1 << half) - 1, x = index;
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (uint64_t round = 0; round < 4; round++) {
+            uint64_t next = left ^ (random_bits(seed, stream * 4 + round, right) & mask);
+            left = right;
+            right = next;
+        }
+        x = left << half | right;
+    } while (x >= n);
+    return x;
+}
+
+#endif

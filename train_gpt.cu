@@ -1,0 +1,1134 @@
+// train_gpt.cu - a GPT-2 trainer that knows where every byte goes.
+//
+// Read it from top to bottom: configuration, the layer, the model, the training step, evaluation and samples, the
+// plan, the run. Everything it calls is in dev/, one idea per file (README.md gives an order for reading).
+//
+// The same text is C11 (gcc -x c) and C++17 (g++, nvcc). One invariant carries the program: nothing in a step depends
+// on the values of tensors, so the step can be run on a device that does nothing (PLAN), and the memory it would take
+// is known to the byte before anything is reserved.
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <signal.h>
+
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "dev/checkpoint.h"
+#include "dev/flags.h"
+#include "dev/kernels/attention.h"
+#include "dev/kernels/classifier.h"
+#include "dev/kernels/encoder.h"
+#include "dev/kernels/gelu.h"
+#include "dev/kernels/layernorm.h"
+#include "dev/kernels/matmul.h"
+#include "dev/kernels/residual.h"
+#include "dev/log.h"
+#include "dev/memory.h"
+#include "dev/schedule.h"
+#include "dev/store.h"
+
+// ---------------------------------------------------------------------------------------------------------------
+// Configuration and state
+
+// What a run does, after the flags, the data and a checkpoint have been looked at.
+typedef struct {
+    ModelShape shape;
+    Number type;
+    size_t B, T;           // sequences per micro-batch, tokens per sequence
+    size_t micro_batches;  // per step
+    AttentionKind attention;
+    int recompute;            // level of -r
+    size_t recompute_layers;  // for the first so many layers
+    size_t head_chunks;
+    int64_t steps;
+    size_t sample_length;       // 0: no samples
+    size_t validation_batches;  // 0: no validation
+    bool save, load, resume;    // there will be checkpoints; weights come from one; and the moments, too
+} Config;
+
+// Everything one micro-batch reads and leaves besides activations.
+typedef struct {
+    int32_t *tokens, *targets;            // (B,T) on the device
+    float *losses;                        // (B,T) on the device
+    int32_t *host_tokens, *host_targets;  // (B,T)
+    uint16_t *window;                     // (T+1) as read from the file
+} Batch;
+
+// What a layer computes on its way forward. Which of it is kept for the backward is layer_take()'s decision.
+typedef struct {
+    void *ln1, *qkv, *atty, *saved;  // (B,T,C) (B,T,3C) (B,T,C); attention's log-sum-exp or probabilities
+    void *residual, *ln2;            // (B,T,C) the stream between attention and MLP; its LayerNorm
+    void *fch, *gelu;                // (B,T,4C) before and after the GELU
+    void *out;                       // (B,T,C) the stream after the layer
+    float *ln1_mean, *ln1_rstd, *ln2_mean, *ln2_rstd;  // (B,T)
+    size_t mark;                     // the stack before the layer
+} Layer;
+
+typedef struct {
+    Options options;
+    Config config;
+    Device device;
+    Memory memory;
+    Ledger plan;
+    Store store;
+    Batch batch;
+    Layer *layers;
+    void *encoded;    // (B,T,C) the stream before the first layer
+    void *dresidual;  // (B,T,C) the stream's gradient, alive from the first forward to the encoder's backward
+    Loader train, validation;
+    bool train_random, validation_random;  // uniform tokens instead of a file
+    Tokenizer tokenizer;
+    int32_t *prompt;
+    size_t n_prompt;
+    Schedule schedule;
+    Log log;
+    char checkpoint[PATH_MAX];  // that the weights come from
+    CheckpointHeader position;  // of that checkpoint
+    int64_t step, updates, tokens;  // attempted and applied steps, tokens trained on
+    int skipped_in_a_row;
+    double matmul_rate;  // measured, operations per second
+    size_t saved_peak;   // device bytes that the same run would peak at without the memory flags
+    bool reported[PHASES];
+} Trainer;
+
+enum { SKIPS_IN_A_ROW = 10, LEVEL_BLOCKS = 3 };
+
+// The only variable global: a signal handler has nowhere else to write.
+static volatile sig_atomic_t interrupted = 0;
+
+// ---------------------------------------------------------------------------------------------------------------
+// The layer
+//
+//     in ---> LN1 -> qkv -> attention -> projection -(+)-> residual ---> LN2 -> fc -> GELU -> projection -(+)-> out
+//       \____________________________________________/             \_________________________________________/
+
+static const void *tensor_weights(const Store *store, size_t block, int tensor) {
+    return number_at_const(store->type, store_weights((Store *)(uintptr_t)store, block),
+                           store_layout(store, block)->tensors[tensor].offset);
+}
+
+static float *tensor_gradients(Store *store, size_t block, int tensor) {
+    return store_gradients(store, block) + store_layout(store, block)->tensors[tensor].offset;
+}
+
+// Recompute level of a layer: -r for the first --recompute-layers layers, 0 for the rest.
+static int layer_level(const Config *config, size_t l) {
+    return l < config->recompute_layers ? config->recompute : 0;
+}
+
+// Takes those of a layer's buffers that are kept at a level (`kept`), or all the others, as scratch. A level of
+// LEVEL_BLOCKS or more keeps none of them. `out` is not among them.
+static void layer_take(Trainer *m, Layer *a, size_t B, size_t T, int level, bool kept) {
+    size_t rows = B * T, size = number_size(m->config.type), C = m->config.shape.C;
+    const size_t saved = attention_saved_bytes(m->config.attention, m->config.type, B, T, m->config.shape.NH);
+    const struct {
+        void **pointer;
+        size_t n_bytes;
+        int dropped_at;  // level from which on it is recomputed
+        const char *owner;
+    } takes[] = {
+        {&a->ln1, rows * C * size, 2, "ln1"},
+        {(void **)&a->ln1_mean, rows * sizeof(float), 3, "ln1 mean"},
+        {(void **)&a->ln1_rstd, rows * sizeof(float), 3, "ln1 rstd"},
+        {&a->qkv, rows * 3 * C * size, 3, "qkv"},
+        {&a->saved, saved, 3, "attention statistics"},
+        {&a->atty, rows * C * size, 3, "attention"},
+        {&a->residual, rows * C * size, 3, "residual"},
+        {&a->ln2, rows * C * size, 2, "ln2"},
+        {(void **)&a->ln2_mean, rows * sizeof(float), 3, "ln2 mean"},
+        {(void **)&a->ln2_rstd, rows * sizeof(float), 3, "ln2 rstd"},
+        {&a->fch, rows * 4 * C * size, 3, "fc"},
+        {&a->gelu, rows * 4 * C * size, 1, "gelu"},
+    };
+    for (size_t i = 0; i < sizeof(takes) / sizeof(takes[0]); i++) {
+        if ((level < takes[i].dropped_at) != kept) continue;
+        *takes[i].pointer = memory_push(&m->memory, TIER_DEVICE, kept ? KIND_ACTIVATIONS : KIND_SCRATCH,
+                                        takes[i].n_bytes, takes[i].owner);
+    }
+}
+
+// From `in` to a->gelu: everything that a backward needs.
+static void layer_forward_to_gelu(Trainer *m, size_t l, size_t B, size_t T, const void *in, const Layer *a) {
+    Device *device = &m->device;
+    Memory *memory = &m->memory;
+    const Store *store = &m->store;
+    Number type = m->config.type;
+    size_t rows = B * T, C = m->config.shape.C, block = l + 1;
+    layernorm_forward(device, type, a->ln1, a->ln1_mean, a->ln1_rstd, in, tensor_weights(store, block, TENSOR_LN1W),
+                      tensor_weights(store, block, TENSOR_LN1B), rows, C);
+    matmul_forward(device, memory, type, a->qkv, a->ln1, tensor_weights(store, block, TENSOR_QKVW),
+                   tensor_weights(store, block, TENSOR_QKVB), rows, C, 3 * C);
+    attention_forward(device, memory, type, m->config.attention, a->atty, a->saved, a->qkv, B, T, C,
+                      m->config.shape.NH);
+    matmul_forward(device, memory, type, a->residual, a->atty, tensor_weights(store, block, TENSOR_ATTPROJW),
+                   tensor_weights(store, block, TENSOR_ATTPROJB), rows, C, C);
+    residual_forward(device, type, a->residual, in, a->residual, rows * C);
+    layernorm_forward(device, type, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual,
+                      tensor_weights(store, block, TENSOR_LN2W), tensor_weights(store, block, TENSOR_LN2B), rows, C);
+    matmul_forward(device, memory, type, a->fch, a->ln2, tensor_weights(store, block, TENSOR_FCW),
+                   tensor_weights(store, block, TENSOR_FCB), rows, C, 4 * C);
+    gelu_forward(device, type, a->gelu, a->fch, rows * 4 * C);
+}
+
+// The rest, from a->gelu to a->out.
+static void layer_forward_out(Trainer *m, size_t l, size_t B, size_t T, const Layer *a) {
+    size_t rows = B * T, C = m->config.shape.C;
+    matmul_forward(&m->device, &m->memory, m->config.type, a->out, a->gelu,
+                   tensor_weights(&m->store, l + 1, TENSOR_FCPROJW), tensor_weights(&m->store, l + 1, TENSOR_FCPROJB),
+                   rows, 4 * C, C);
+    residual_forward(&m->device, m->config.type, a->out, a->residual, a->out, rows * C);
+}
+
+// Makes again what the layer's level did not keep; the same operations on the same values give the same bits.
+static void layer_recompute(Trainer *m, size_t l, size_t B, size_t T, const void *in, Layer *a) {
+    const Store *store = &m->store;
+    int level = layer_level(&m->config, l);
+    size_t rows = B * T, C = m->config.shape.C;
+    layer_take(m, a, B, T, level, false);
+    if (level >= LEVEL_BLOCKS) {
+        layer_forward_to_gelu(m, l, B, T, in, a);
+        return;
+    }
+    if (level >= 2) {
+        layernorm_recompute(&m->device, m->config.type, a->ln1, a->ln1_mean, a->ln1_rstd, in,
+                            tensor_weights(store, l + 1, TENSOR_LN1W), tensor_weights(store, l + 1, TENSOR_LN1B),
+                            rows, C);
+        layernorm_recompute(&m->device, m->config.type, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual,
+                            tensor_weights(store, l + 1, TENSOR_LN2W), tensor_weights(store, l + 1, TENSOR_LN2B),
+                            rows, C);
+    }
+    if (level >= 1) gelu_forward(&m->device, m->config.type, a->gelu, a->fch, rows * 4 * C);
+}
+
+// One product of the layer backwards: dweight and dbias from dout and in, then din. din may be in: it is written last.
+static void layer_backward_matmul(Trainer *m, size_t l, int weight, int bias, void *din, const void *dout,
+                                  const void *in, size_t rows, size_t IC, size_t OC, bool add) {
+    Number type = m->config.type;
+    Store *store = &m->store;
+    matmul_backward_bias(&m->device, &m->memory, type, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
+    matmul_backward_weight(&m->device, &m->memory, type, tensor_gradients(store, l + 1, weight), dout, in, rows, IC,
+                           OC, add);
+    matmul_backward_input(&m->device, &m->memory, type, din, dout, tensor_weights(store, l + 1, weight), rows, IC, OC);
+}
+
+// m->dresidual: the gradient of a->out becomes the gradient of `in`. Gradients of activations take the place of the
+// activations they belong to, as soon as those are no longer needed.
+static void layer_backward(Trainer *m, size_t l, size_t B, size_t T, const void *in, Layer *a, bool add) {
+    Device *device = &m->device;
+    Memory *memory = &m->memory;
+    Store *store = &m->store;
+    Number type = m->config.type;
+    size_t rows = B * T, C = m->config.shape.C, size = number_size(type), block = l + 1;
+    layer_recompute(m, l, B, T, in, a);
+
+    void *dgelu = a->gelu, *dfch = a->gelu, *dln2 = a->ln2, *dln1 = a->ln1;
+    layer_backward_matmul(m, l, TENSOR_FCPROJW, TENSOR_FCPROJB, dgelu, m->dresidual, a->gelu, rows, 4 * C, C, add);
+    gelu_backward(device, type, dfch, dgelu, a->fch, rows * 4 * C);
+    layer_backward_matmul(m, l, TENSOR_FCW, TENSOR_FCB, dln2, dfch, a->ln2, rows, C, 4 * C, add);
+    layernorm_backward(device, memory, type, m->dresidual, tensor_gradients(store, block, TENSOR_LN2W),
+                       tensor_gradients(store, block, TENSOR_LN2B), dln2, a->residual, a->ln2_mean, a->ln2_rstd,
+                       tensor_weights(store, block, TENSOR_LN2W), rows, C, true, add);
+
+    void *datty = memory_push(memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS, rows * C * size, "dattention");
+    void *dqkv = memory_push(memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS, rows * 3 * C * size, "dqkv");
+    layer_backward_matmul(m, l, TENSOR_ATTPROJW, TENSOR_ATTPROJB, datty, m->dresidual, a->atty, rows, C, C, add);
+    attention_backward(device, memory, type, m->config.attention, dqkv, datty, a->qkv, a->atty, a->saved, B, T, C,
+                       m->config.shape.NH);
+    layer_backward_matmul(m, l, TENSOR_QKVW, TENSOR_QKVB, dln1, dqkv, a->ln1, rows, C, 3 * C, add);
+    layernorm_backward(device, memory, type, m->dresidual, tensor_gradients(store, block, TENSOR_LN1W),
+                       tensor_gradients(store, block, TENSOR_LN1B), dln1, in, a->ln1_mean, a->ln1_rstd,
+                       tensor_weights(store, block, TENSOR_LN1W), rows, C, true, add);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The model
+
+// From m->batch.tokens to the residual stream after the last layer. keep: for a backward; every layer leaves on the
+// stack what its level keeps. Otherwise two buffers of the stream and one layer's scratch serve for all layers.
+static const void *model_forward(Trainer *m, size_t B, size_t T, bool keep) {
+    Memory *memory = &m->memory;
+    size_t C = m->config.shape.C, n_bytes = B * T * C * number_size(m->config.type);
+    Kind kind = keep ? KIND_ACTIVATIONS : KIND_SCRATCH;
+    void *x = memory_push(memory, TIER_DEVICE, kind, n_bytes, "encoder"), *spare = NULL;
+    if (!keep) spare = memory_push(memory, TIER_DEVICE, kind, n_bytes, "layer");
+    encoder_forward(&m->device, m->config.type, x, m->batch.tokens, tensor_weights(&m->store, 0, TENSOR_WTE),
+                    tensor_weights(&m->store, 0, TENSOR_WPE), B, T, C);
+    m->encoded = x;
+    for (size_t l = 0; l < m->config.shape.L; l++) {
+        Layer *a = &m->layers[l];
+        int level = keep ? layer_level(&m->config, l) : LEVEL_BLOCKS;
+        a->mark = memory_mark(memory, TIER_DEVICE);
+        a->out = keep ? memory_push(memory, TIER_DEVICE, kind, n_bytes, "layer") : spare;
+        layer_take(m, a, B, T, level, true);
+        size_t mark = memory_mark(memory, TIER_DEVICE);
+        layer_take(m, a, B, T, level, false);
+        layer_forward_to_gelu(m, l, B, T, x, a);
+        layer_forward_out(m, l, B, T, a);
+        memory_release(memory, TIER_DEVICE, mark);
+        spare = x;
+        x = a->out;
+    }
+    return x;
+}
+
+// Final LayerNorm, logits and losses of all rows, in chunks. gradient: the gradients of the head's weights, and
+// m->dresidual, the gradient of `residual`, scaled by `scale`; add: to what earlier micro-batches left.
+static void model_head(Trainer *m, size_t B, size_t T, const void *residual, float scale, bool gradient, bool add) {
+    Device *device = &m->device;
+    Memory *memory = &m->memory;
+    Store *store = &m->store;
+    const ModelShape *s = &m->config.shape;
+    Number type = m->config.type;
+    size_t rows = B * T, C = s->C, size = number_size(type), last = store->n_blocks - 1;
+    size_t mark = memory_mark(memory, TIER_DEVICE), chunk = ceil_div(rows, size_min(rows, m->config.head_chunks));
+    float *mean = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf mean");
+    float *rstd = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf rstd");
+    void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "lnf");
+    void *logits = memory_push(memory, TIER_DEVICE, KIND_LOGITS, chunk * s->Vp * size, "logits");
+    const void *wte = tensor_weights(store, 0, TENSOR_WTE), *lnfw = tensor_weights(store, last, TENSOR_LNFW);
+    layernorm_forward(device, type, lnf, mean, rstd, residual, lnfw, tensor_weights(store, last, TENSOR_LNFB), rows,
+                      C);
+    for (size_t row = 0; row < rows; row += chunk) {
+        size_t n = size_min(chunk, rows - row);
+        void *x = number_at(type, lnf, row * C);  // becomes its own gradient, like the logits
+        matmul_forward(device, memory, type, logits, x, wte, NULL, n, C, s->Vp);
+        classifier(device, type, m->batch.losses + row, logits, m->batch.targets + row, n, s->V, s->Vp, scale,
+                   gradient);
+        if (!gradient) continue;
+        matmul_backward_weight(device, memory, type, tensor_gradients(store, 0, TENSOR_WTE), logits, x, n, C, s->Vp,
+                               add || row > 0);
+        matmul_backward_input(device, memory, type, x, logits, wte, n, C, s->Vp);
+    }
+    if (gradient) {
+        layernorm_backward(device, memory, type, m->dresidual, tensor_gradients(store, last, TENSOR_LNFW),
+                           tensor_gradients(store, last, TENSOR_LNFB), lnf, residual, mean, rstd, lnfw, rows, C,
+                           false, add);
+    }
+    memory_release(memory, TIER_DEVICE, mark);
+}
+
+// From m->dresidual back to the embeddings; gives the layers' activations back.
+static void model_backward(Trainer *m, size_t B, size_t T, bool add) {
+    const ModelShape *s = &m->config.shape;
+    for (size_t l = s->L; l-- > 0;) {
+        layer_backward(m, l, B, T, l > 0 ? m->layers[l - 1].out : m->encoded, &m->layers[l], add);
+        memory_release(&m->memory, TIER_DEVICE, m->layers[l].mark);
+    }
+    encoder_backward(&m->device, m->config.type, tensor_gradients(&m->store, 0, TENSOR_WTE),
+                     tensor_gradients(&m->store, 0, TENSOR_WPE), m->dresidual, m->batch.tokens, B, T, s->maxT, s->C,
+                     add);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Data
+
+// Sequences of uniform random tokens, the same whenever they are asked for: row `index` of a stream.
+static void batch_random(Trainer *m, uint64_t stream, uint64_t index, int32_t *tokens, int32_t *targets) {
+    size_t T = m->config.T, V = m->config.shape.V;
+    for (size_t t = 0; t <= T; t++) {
+        int32_t id = (int32_t)(random_bits((uint64_t)m->options.seed, stream, index * (T + 1) + t) % V);
+        if (t < T) tokens[t] = id;
+        if (t > 0) targets[t - 1] = id;
+    }
+}
+
+// Global number of a window: the place in the order of training is a function of (step, index in the step) alone.
+static uint64_t window_index(const Trainer *m, int64_t step, size_t index) {
+    size_t per_step = m->config.micro_batches * m->config.B;
+    return (uint64_t)(m->options.overfit ? 0 : step) * per_step + index;
+}
+
+// Number of targets in all windows of a step (0-based): what the mean of its losses is taken over.
+static size_t step_targets(const Trainer *m, int64_t step) {
+    size_t windows = m->config.micro_batches * m->config.B, n = 0;
+    if (m->device.kind == DEVICE_PLAN || m->train_random) return windows * m->config.T;
+    for (size_t i = 0; i < windows; i++) {
+        size_t window = loader_shuffled_window(&m->train, (uint64_t)m->options.seed, window_index(m, step, i));
+        n += loader_window_targets(&m->train, window);
+    }
+    return n;
+}
+
+static void batch_upload(Trainer *m) {
+    size_t n_bytes = m->config.B * m->config.T * sizeof(int32_t);
+    device_upload(&m->device, m->batch.tokens, m->batch.host_tokens, n_bytes);
+    device_upload(&m->device, m->batch.targets, m->batch.host_targets, n_bytes);
+}
+
+static void batch_train(Trainer *m, int64_t step, size_t micro_batch) {
+    for (size_t b = 0; b < m->config.B && m->device.kind != DEVICE_PLAN; b++) {
+        int32_t *tokens = m->batch.host_tokens + b * m->config.T, *targets = m->batch.host_targets + b * m->config.T;
+        uint64_t index = window_index(m, step, micro_batch * m->config.B + b);
+        if (m->train_random) {
+            batch_random(m, 1, index, tokens, targets);
+            continue;
+        }
+        size_t window = loader_shuffled_window(&m->train, (uint64_t)m->options.seed, index);
+        loader_read(&m->train, window, m->config.shape.V, m->batch.window, tokens, targets);
+    }
+    batch_upload(m);
+}
+
+// Validation takes the windows in their order; a last batch that is not full is filled with rows without targets.
+// Returns the number of targets.
+static size_t batch_validation(Trainer *m, size_t batch) {
+    size_t T = m->config.T, n = 0;
+    for (size_t b = 0; b < m->config.B && m->device.kind != DEVICE_PLAN; b++) {
+        int32_t *tokens = m->batch.host_tokens + b * T, *targets = m->batch.host_targets + b * T;
+        size_t window = batch * m->config.B + b;
+        if (m->validation_random) {
+            batch_random(m, 2, window, tokens, targets);
+            n += T;
+        } else if (window < m->validation.n_windows) {
+            loader_read(&m->validation, window, m->config.shape.V, m->batch.window, tokens, targets);
+            n += loader_window_targets(&m->validation, window);
+        } else {
+            for (size_t t = 0; t < T; t++) {
+                tokens[t] = 0;
+                targets[t] = -1;
+            }
+        }
+    }
+    batch_upload(m);
+    return n;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The training step
+
+// Forward and backward of the micro-batch in m->batch; gradients are added to (`add`) or replaced. scale: one over the
+// number of targets of the whole step. Returns the sum of the losses.
+static double train_micro_batch(Trainer *m, float scale, bool add) {
+    size_t B = m->config.B, T = m->config.T, mark = memory_mark(&m->memory, TIER_DEVICE);
+
+    memory_begin(&m->memory, PHASE_FORWARD);
+    m->dresidual = memory_push(&m->memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
+                               B * T * m->config.shape.C * number_size(m->config.type), "dresidual");
+    const void *residual = model_forward(m, B, T, true);
+    memory_end(&m->memory);
+
+    memory_begin(&m->memory, PHASE_HEAD);
+    model_head(m, B, T, residual, scale, true, add);
+    double loss = classifier_sum(&m->device, m->batch.losses, B * T);
+    memory_end(&m->memory);
+
+    memory_begin(&m->memory, PHASE_BACKWARD);
+    model_backward(m, B, T, add);
+    memory_release(&m->memory, TIER_DEVICE, mark);
+    memory_end(&m->memory);
+    return loss;
+}
+
+// Clipping and AdamW. A norm that is not finite skips the update: nothing moves.
+static void train_update(Trainer *m, StepRow *row) {
+    memory_begin(&m->memory, PHASE_UPDATE);
+    double norm = store_norm(&m->store), clip = m->options.clip, lr = schedule_lr(&m->schedule, m->updates);
+    float scale = clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f;
+    AdamW update = adamw_step((float)lr, (float)m->options.decay, m->updates + 1, scale, isfinite(norm));
+    store_update(&m->store, &update);
+    memory_end(&m->memory);
+    row->norm = norm;
+    row->lr = lr;
+    row->skipped = !update.apply;
+}
+
+// One attempted step: all micro-batches, the update; counts it.
+static void train_step(Trainer *m, StepRow *row) {
+    memory_step(&m->memory);
+    size_t n_targets = step_targets(m, m->step);
+    double loss = 0.0;
+    for (size_t i = 0; i < m->config.micro_batches; i++) {
+        batch_train(m, m->step, i);
+        loss += train_micro_batch(m, 1.0f / (float)n_targets, i > 0);
+    }
+    train_update(m, row);
+    m->step++;
+    m->tokens += (int64_t)(m->config.micro_batches * m->config.B * m->config.T);
+    m->updates += row->skipped ? 0 : 1;
+    m->skipped_in_a_row = row->skipped ? m->skipped_in_a_row + 1 : 0;
+
+    row->step = m->step;
+    row->tokens = m->tokens;
+    row->train_loss = loss / (double)n_targets;
+    row->loss_scale = 1.0;
+    row->peak_device_bytes = m->memory.step_peak[TIER_DEVICE];
+    row->peak_host_bytes = m->memory.step_peak[TIER_HOST];
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Evaluation, samples, saving
+
+// Mean loss over the validation data, at most -m batches of it.
+static double validate(Trainer *m) {
+    size_t B = m->config.B, T = m->config.T, n_targets = 0;
+    double loss = 0.0;
+    memory_begin(&m->memory, PHASE_VALIDATION);
+    for (size_t batch = 0; batch < m->config.validation_batches; batch++) {
+        size_t mark = memory_mark(&m->memory, TIER_DEVICE);
+        n_targets += batch_validation(m, batch);
+        const void *residual = model_forward(m, B, T, false);
+        model_head(m, B, T, residual, 0.0f, false, false);
+        loss += classifier_sum(&m->device, m->batch.losses, B * T);
+        memory_release(&m->memory, TIER_DEVICE, mark);
+    }
+    memory_end(&m->memory);
+    return loss / (double)(n_targets > 0 ? n_targets : 1);
+}
+
+// Draws from softmax(logits / temperature); temperature 0 takes the largest. Padding has no chance.
+static int sample_token(const float *logits, size_t V, double temperature, double uniform) {
+    size_t best = 0;
+    for (size_t v = 1; v < V; v++) {
+        if (logits[v] > logits[best]) best = v;
+    }
+    if (temperature <= 0.0) return (int)best;
+    double sum = 0.0, at = 0.0;
+    for (size_t v = 0; v < V; v++) sum += exp((double)(logits[v] - logits[best]) / temperature);
+    for (size_t v = 0; v < V; v++) {
+        at += exp((double)(logits[v] - logits[best]) / temperature);
+        if (at > uniform * sum) return (int)v;
+    }
+    return (int)best;
+}
+
+// The logits after position `last` of a sequence in batch.host_tokens, as fp32 on the host. `length` is how much of
+// the sequence is computed: few lengths, so that few shapes of products are needed.
+static void sample_logits(Trainer *m, size_t last, size_t length, float *logits, void *raw) {
+    const ModelShape *s = &m->config.shape;
+    Number type = m->config.type;
+    Memory *memory = &m->memory;
+    size_t mark = memory_mark(memory, TIER_DEVICE), final_block = m->store.n_blocks - 1;
+    device_upload(&m->device, m->batch.tokens, m->batch.host_tokens, length * sizeof(int32_t));
+    const void *residual = number_at_const(type, model_forward(m, 1, length, false), last * s->C);
+    float *statistics = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, 2 * sizeof(float), "lnf statistics");
+    void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, s->C * number_size(type), "lnf");
+    void *out = memory_push(memory, TIER_DEVICE, KIND_LOGITS, s->Vp * number_size(type), "logits");
+    layernorm_forward(&m->device, type, lnf, statistics, statistics + 1, residual,
+                      tensor_weights(&m->store, final_block, TENSOR_LNFW),
+                      tensor_weights(&m->store, final_block, TENSOR_LNFB), 1, s->C);
+    matmul_forward(&m->device, memory, type, out, lnf, tensor_weights(&m->store, 0, TENSOR_WTE), NULL, 1, s->C, s->Vp);
+    device_download(&m->device, raw, out, s->Vp * number_size(type));
+    for (size_t v = 0; v < s->V && m->device.kind != DEVICE_PLAN; v++) logits[v] = number_get(type, raw, v);
+    memory_release(memory, TIER_DEVICE, mark);
+}
+
+// Prints a sample. Its draws depend on (seed, step, position) alone, and nothing of training on them.
+static void sample(Trainer *m) {
+    Memory *memory = &m->memory;
+    bool real = m->device.kind != DEVICE_PLAN;
+    TextOut text;
+    size_t total = m->config.sample_length, mark = memory_mark(memory, TIER_HOST), length = 0;
+    memory_begin(memory, PHASE_SAMPLE);
+    void *raw = memory_push(memory, TIER_HOST, KIND_LOGITS, m->config.shape.Vp * number_size(m->config.type), "logits");
+    float *logits = (float *)memory_push(memory, TIER_HOST, KIND_LOGITS, m->config.shape.Vp * sizeof(float), "logits");
+    if (real) {
+        printf("--- sample after step %lld\n", (long long)m->step);
+        text_open(&text, stdout);
+        memset(m->batch.host_tokens, 0, m->config.T * sizeof(int32_t));
+        memcpy(m->batch.host_tokens, m->prompt, m->n_prompt * sizeof(int32_t));
+        for (size_t i = 0; i < m->n_prompt; i++) tokenizer_put(&m->tokenizer, &text, m->prompt[i]);
+    }
+    for (size_t at = m->n_prompt; at < total && !(real && interrupted); at++) {
+        while (length < at) length = size_min(m->config.T, length ? 2 * length : 64);
+        sample_logits(m, at - 1, length, logits, raw);
+        if (!real) continue;
+        double uniform = random_uniform((uint64_t)m->options.seed, 3 + (uint64_t)m->step, at);
+        int id = sample_token(logits, m->config.shape.V, m->options.temperature, uniform);
+        m->batch.host_tokens[at] = id;
+        tokenizer_put(&m->tokenizer, &text, id);
+        fflush(stdout);
+    }
+    if (real) {
+        text_flush(&text);
+        printf("\n---\n");
+    }
+    memory_release(memory, TIER_HOST, mark);
+    if (real && interrupted) memory_abandon(memory);
+    else memory_end(memory);
+}
+
+static void save(Trainer *m) {
+    CheckpointHeader header;
+    memset(&header, 0, sizeof(header));
+    header.step = m->step;
+    header.updates = m->updates;
+    header.tokens = m->tokens;
+    header.B = (int64_t)m->config.B;
+    header.T = (int64_t)m->config.T;
+    header.tokens_per_step = (int64_t)(m->config.micro_batches * m->config.B * m->config.T);
+    header.seed = (uint64_t)m->options.seed;
+    header.data = m->train_random || m->device.kind == DEVICE_PLAN ? 0 : m->train.fingerprint;
+    header.loss_scale = 1.0;
+    memory_begin(&m->memory, PHASE_SAVE);
+    checkpoint_save(&m->store, &header, m->options.output);
+    memory_end(&m->memory);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The plan
+
+// Takes what lives for the whole run, and gives it its first values.
+static void setup(Trainer *m) {
+    Memory *memory = &m->memory;
+    size_t n = m->config.B * m->config.T;
+    memory_begin(memory, PHASE_SETUP);
+    store_open(&m->store, &m->device, memory, m->config.shape, m->config.type);
+    Batch *b = &m->batch;
+    b->tokens = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(int32_t), "tokens");
+    b->targets = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(int32_t), "targets");
+    b->losses = (float *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(float), "losses");
+    b->host_tokens = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "tokens");
+    b->host_targets = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "targets");
+    b->window = (uint16_t *)memory_keep(memory, TIER_HOST, KIND_DATA, (m->config.T + 1) * sizeof(uint16_t), "window");
+    if (m->config.load) {
+        checkpoint_load(&m->store, m->checkpoint, m->config.resume);
+    } else {
+        store_initialise(&m->store, (uint64_t)m->options.seed);
+    }
+    memory_end(memory);
+}
+
+// Runs everything that a run of this configuration will do, once, on PLAN; leaves what it takes in `ledger`.
+static void plan(Trainer *m, const Config *config, Ledger *ledger, double *step_flops, double *step_bytes) {
+    Config before = m->config;
+    int64_t step = m->step, updates = m->updates, tokens = m->tokens;
+    StepRow row;
+    m->config = *config;
+    m->device.kind = DEVICE_PLAN;
+    memory_plan(&m->memory);
+    setup(m);
+    m->device.flops = m->device.bytes = 0;
+    train_step(m, &row);
+    if (step_flops) *step_flops = m->device.flops;
+    if (step_bytes) *step_bytes = m->device.bytes;
+    if (config->validation_batches > 0) validate(m);
+    if (config->sample_length > 0) sample(m);
+    if (config->save) save(m);
+    *ledger = m->memory.ledger;
+    m->device.kind = DEVICE_CPU;
+    m->config = before;
+    m->step = step;
+    m->updates = updates;
+    m->tokens = tokens;
+}
+
+// What the device may give us, bytes: --device-memory or what is available, less the headroom.
+static size_t memory_budget(const Trainer *m) {
+    double size = m->options.device_memory > 0 ? m->options.device_memory : (double)device_memory_available();
+    return (size_t)(size * (1.0 - m->options.headroom / 100.0));
+}
+
+// Device bytes against the budget; where no size is given, host memory comes out of the same RAM.
+static size_t memory_needed(const Trainer *m, const Ledger *ledger) {
+    size_t host = m->options.device_memory > 0 ? 0 : ledger_peak(ledger, TIER_HOST);
+    return ledger_peak(ledger, TIER_DEVICE) + host;
+}
+
+// Looks for flags with which the run fits, the cheapest in time first; writes them to `text`. False if there are none.
+static bool plan_search(Trainer *m, size_t budget, char *text, size_t size, size_t *least) {
+    Config config = m->config;
+    Ledger ledger;
+    *least = memory_needed(m, &m->plan);
+    for (int attempt = 0;; attempt++) {
+        if (config.recompute < LEVEL_BLOCKS || config.recompute_layers < config.shape.L) {
+            config.recompute = config.recompute_layers < config.shape.L ? config.recompute : config.recompute + 1;
+            config.recompute_layers = config.shape.L;
+        } else if (config.attention == ATTENTION_PLAIN) {
+            config.attention = ATTENTION_FUSED;
+        } else if (config.head_chunks < 16 && config.head_chunks < config.B * config.T) {
+            config.head_chunks *= 2;
+        } else if (config.B % 2 == 0) {
+            config.B /= 2;
+            config.micro_batches *= 2;
+        } else {
+            return false;
+        }
+        plan(m, &config, &ledger, NULL, NULL);
+        *least = size_min(*least, memory_needed(m, &ledger));
+        if (memory_needed(m, &ledger) > budget) continue;
+        int n = snprintf(text, size, "-b %zu -t %zu -r %d", config.B, config.T, config.recompute);
+        if (config.micro_batches > 1) {
+            n += snprintf(text + n, size - (size_t)n, " -d %zu", config.B * config.T * config.micro_batches);
+        }
+        if (config.head_chunks > 1) n += snprintf(text + n, size - (size_t)n, " --head-chunks %zu", config.head_chunks);
+        if (m->config.attention != config.attention) snprintf(text + n, size - (size_t)n, " --attention fused");
+        return true;
+    }
+}
+
+// Compares the plan with the budget. What does not fit is refused (exit 1); with --plan it is only said.
+static void plan_check(Trainer *m) {
+    size_t budget = memory_budget(m), needed = memory_needed(m, &m->plan), least;
+    char flags[256], message[1024];
+    if (needed <= budget) {
+        printf("fits: %.1f MiB of %.1f MiB (%.3g %% headroom)\n", log_mib(needed), log_mib(budget), m->options.headroom);
+        return;
+    }
+    int n = snprintf(message, sizeof(message),
+                     "does not fit: the plan needs %zu bytes (%.1f MiB, peak in phase %s), %zu bytes (%.1f MiB) are "
+                     "usable (%.3g %% headroom). ",
+                     needed, log_mib(needed), PHASE_NAMES[ledger_peak_phase(&m->plan, TIER_DEVICE)], budget,
+                     log_mib(budget), m->options.headroom);
+    if (plan_search(m, budget, flags, sizeof(flags), &least)) {
+        snprintf(message + n, sizeof(message) - (size_t)n, "This would fit: %s", flags);
+    } else {
+        snprintf(message + n, sizeof(message) - (size_t)n,
+                 "No flags make it fit: the least is %.1f MiB. Take a smaller -e, -t or --vocab", log_mib(least));
+    }
+    if (!m->options.plan) die("%s", message);
+    printf("%s\n", message);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// From flags to a configuration
+
+// "dN" or "LxCxNH" into the shape; false if it is neither (then it is a file's name).
+static bool model_parse(const char *text, ModelShape *s) {
+    static const size_t table[][3] = {{12, 768, 12},  {24, 1024, 16}, {36, 1280, 20}, {48, 1600, 25},
+                                      {60, 1920, 30}, {72, 2880, 30}, {84, 3456, 36}};
+    unsigned long long L, C, NH;
+    int end = 0;
+    if (sscanf(text, "d%llu%n", &L, &end) == 1 && !text[end]) {
+        s->L = (size_t)L;
+        for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+            if (L != table[i][0]) continue;
+            s->C = table[i][1];
+            s->NH = table[i][2];
+            return true;
+        }
+        if (L < 1 || L >= 12) flags_fail("-e %s: d1 ... d12, d24, d36, d48, d60, d72, d84; or LxCxNH", text);
+        s->C = 64 * s->L;
+        s->NH = s->L;
+        return true;
+    }
+    end = 0;
+    if (sscanf(text, "%llux%llux%llu%n", &L, &C, &NH, &end) != 3 || text[end]) return false;
+    if (L < 1 || L > 1000 || C < 1 || C > 1 << 16 || NH < 1 || C % NH != 0) {
+        flags_fail("-e %s: layers x channels x heads, channels a multiple of heads", text);
+    }
+    s->L = (size_t)L;
+    s->C = (size_t)C;
+    s->NH = (size_t)NH;
+    return true;
+}
+
+// A checkpoint named by -e, or the newest of -o with -y 1, decides the model; otherwise -e does.
+static void configure_model(Trainer *m) {
+    Config *config = &m->config;
+    const Options *o = &m->options;
+    ModelShape asked;
+    memset(&asked, 0, sizeof(asked));
+    bool described = model_parse(o->model, &asked);
+    if (o->resume && !o->output) flags_fail("-y 1 needs -o DIR, the directory with the checkpoints");
+    if (o->resume && checkpoint_newest(o->output, m->checkpoint, sizeof(m->checkpoint), &m->position)) {
+        config->load = config->resume = true;
+    } else if (!described) {
+        const char *wrong = checkpoint_check(o->model, &m->position);
+        if (wrong) {
+            die("-e %s: no model (dN or LxCxNH), and as a checkpoint it won't do: %s %s", o->model, o->model, wrong);
+        }
+        snprintf(m->checkpoint, sizeof(m->checkpoint), "%s", o->model);
+        config->load = true;
+    }
+    if (!config->load) {
+        config->shape = asked;
+        return;
+    }
+    config->shape = checkpoint_shape(&m->position);
+    const ModelShape *s = &config->shape;
+    if (o->model_given && described && (asked.L != s->L || asked.C != s->C || asked.NH != s->NH)) {
+        die("%s has a model of %zux%zux%zu, not -e %s; leave -e out or choose another -o", m->checkpoint, s->L, s->C,
+            s->NH, o->model);
+    }
+    if (o->vocabulary && (size_t)o->vocabulary != s->V) {
+        die("%s has a vocabulary of %zu, not %lld; leave --vocab out", m->checkpoint, s->V, (long long)o->vocabulary);
+    }
+    if (o->max_length && (size_t)o->max_length != s->maxT) {
+        die("%s has %zu positions, not %lld; leave --max-length out", m->checkpoint, s->maxT,
+            (long long)o->max_length);
+    }
+}
+
+// Opens the data; it gives the vocabulary. A plan can do without.
+static void configure_data(Trainer *m) {
+    const Options *o = &m->options;
+    m->train_random = strcmp(o->train, "random") == 0;
+    m->validation_random = strcmp(o->validation, "random") == 0 || (m->train_random && !o->validation_given);
+    bool absent = o->plan && !m->train_random && access(o->train, R_OK) != 0 && !strpbrk(o->train, "*?[");
+    size_t vocabulary = m->config.load ? m->config.shape.V : (size_t)o->vocabulary;
+    if (absent) printf("%s is not there; a plan does not need it\n", o->train);
+    if (!m->train_random && !absent) {
+        loader_open(&m->train, o->train, m->config.T);
+        if (!vocabulary) vocabulary = m->train.vocabulary;
+    }
+    if (!vocabulary) vocabulary = 257;
+    if (!m->validation_random && o->validate_every > 0 && !(o->plan && access(o->validation, R_OK) != 0)) {
+        loader_open(&m->validation, o->validation, m->config.T);
+    }
+    m->config.shape.V = vocabulary;
+    m->config.shape.Vp = round_up(vocabulary, 128);
+    if (!m->config.load) m->config.shape.maxT = o->max_length ? (size_t)o->max_length : m->config.T;
+    if (m->config.T > m->config.shape.maxT) {
+        die("-t %zu is longer than the model's %zu positions; take a shorter -t or a larger --max-length", m->config.T,
+            m->config.shape.maxT);
+    }
+}
+
+// The prompt: --prompt, or the first tokens of the validation data, or of the training data.
+static void configure_prompt(Trainer *m) {
+    const Options *o = &m->options;
+    size_t T = m->config.T, room = m->config.sample_length;
+    tokenizer_open(&m->tokenizer, o->tokenizer, m->config.shape.V);
+    m->prompt = (int32_t *)calloc(3 * T + 3, sizeof(int32_t));
+    if (!m->prompt) die("out of memory at the start");
+    if (room == 0) return;
+    if (o->prompt) {
+        m->n_prompt = tokenizer_encode(&m->tokenizer, o->prompt, m->prompt, T);
+    } else if (m->validation.n_windows > 0 || m->train.n_windows > 0) {
+        const Loader *from = m->validation.n_windows > 0 ? &m->validation : &m->train;
+        loader_read(from, 0, m->config.shape.V, (uint16_t *)(m->prompt + 2 * T + 1), m->prompt, m->prompt + T);
+        m->n_prompt = size_min(20, size_min(T, from->n_tokens - 1));
+        m->n_prompt = size_min(m->n_prompt, (room + 1) / 2);
+    } else {
+        m->n_prompt = 1;
+    }
+    if (m->n_prompt == 0) m->n_prompt = 1;
+    if (m->n_prompt > room) {
+        die("the prompt has %zu tokens, more than -g %zu; shorten it or take a larger -g and -t", m->n_prompt, room);
+    }
+}
+
+// Steps in all: -x, or 300, or one epoch if that is less.
+static int64_t configure_steps(const Trainer *m) {
+    if (m->options.steps >= 0) return m->options.steps;
+    int64_t epoch = 300;
+    if (m->train.n_windows > 0) epoch = (int64_t)ceil_div(m->train.n_windows, m->config.B * m->config.micro_batches);
+    return epoch < 300 ? epoch : 300;
+}
+
+static void configure(Trainer *m) {
+    const Options *o = &m->options;
+    Config *config = &m->config;
+    if (o->hellaswag) flags_fail("-h 1: the HellaSwag evaluation is not built yet");
+    if (o->save_every && !o->output) flags_fail("-n needs -o DIR, where checkpoints go");
+    config->B = (size_t)o->B;
+    config->T = (size_t)o->T;
+    size_t tokens = o->tokens_per_step ? (size_t)o->tokens_per_step : config->B * config->T;
+    if (tokens % (config->B * config->T) != 0) {
+        flags_fail("-d %zu is not a multiple of B T = %zu", tokens, config->B * config->T);
+    }
+    config->micro_batches = tokens / (config->B * config->T);
+    if (o->sample_length > o->T) flags_fail("-g %lld is longer than -t %lld", (long long)o->sample_length, (long long)o->T);
+    config->sample_length = o->sample_length < 0 ? config->T : (size_t)o->sample_length;
+    config->attention = strcmp(o->attention, "plain") == 0 ? ATTENTION_PLAIN : ATTENTION_FUSED;
+    config->recompute = (int)o->recompute;
+    config->head_chunks = (size_t)o->head_chunks;
+    config->save = o->output != NULL;
+    bool bf16 = strcmp(o->precision, "bf16") == 0 || (strcmp(o->precision, "auto") == 0 && m->device.matmul->native_bf16);
+    config->type = bf16 ? BF16 : FP32;
+    configure_model(m);
+    configure_data(m);
+    configure_prompt(m);
+    config->recompute_layers = size_min(config->shape.L, o->recompute_layers < 0 ? SIZE_MAX : (size_t)o->recompute_layers);
+    config->steps = configure_steps(m);
+    size_t windows = m->validation.n_windows;
+    config->validation_batches = o->validate_every > 0 ? (size_t)o->validation_batches : 0;
+    if (!m->validation_random && windows > 0) {
+        config->validation_batches = size_min(config->validation_batches, ceil_div(windows, config->B));
+    }
+    m->layers = (Layer *)calloc(config->shape.L, sizeof(Layer));
+    if (!m->layers) die("out of memory at the start");
+    m->schedule.kind = o->schedule;
+    m->schedule.lr = o->lr;
+    m->schedule.final_fraction = o->final_fraction;
+    m->schedule.warmup = o->warmup;
+    m->schedule.steps = config->steps;
+}
+
+// Puts a resumed run where its checkpoint was, and says what differs.
+static void configure_position(Trainer *m) {
+    const CheckpointHeader *p = &m->position;
+    if (!m->config.load) return;
+    printf("%s %s (step %lld)\n", m->config.resume ? "going on from" : "starting with the weights of", m->checkpoint,
+           (long long)p->step);
+    if (p->type != (int64_t)m->config.type) {
+        printf("note: it was trained in %s, this run is in %s\n", number_name((Number)p->type),
+               number_name(m->config.type));
+    }
+    if (!m->config.resume) return;
+    m->step = p->step;
+    m->updates = p->updates;
+    m->tokens = p->tokens;
+    size_t per_step = m->config.micro_batches * m->config.B * m->config.T;
+    uint64_t data = m->train_random ? 0 : m->train.fingerprint;
+    const char *changed = p->seed != (uint64_t)m->options.seed                                        ? "--seed"
+                          : p->data != data                                                           ? "the data"
+                          : p->T != (int64_t)m->config.T                                              ? "-t"
+                          : p->tokens_per_step != (int64_t)per_step                                   ? "-d"
+                          : p->B != (int64_t)m->config.B                                              ? "-b"
+                                                                                                      : NULL;
+    if (changed) printf("note: %s differs from the saved run, so this is not the run it would have been\n", changed);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What the run says
+
+// Model operations per token of a training step: 6 N + 6 L C T, the causal half of attention counted once.
+static double flops_per_token(const Config *config) {
+    const ModelShape *s = &config->shape;
+    return 6.0 * (double)store_parameters(s) + 6.0 * (double)(s->L * s->C * config->T);
+}
+
+static void print_banner(const Trainer *m) {
+    const Config *c = &m->config;
+    const ModelShape *s = &c->shape;
+    printf("model      %zu layers, %zu channels, %zu heads, vocabulary %zu (padded to %zu), %zu positions: "
+           "%zu parameters\n", s->L, s->C, s->NH, s->V, s->Vp, s->maxT, store_parameters(s));
+    printf("device     CPU, %d thread%s, %s; %s%s\n", m->device.threads, m->device.threads > 1 ? "s" : "",
+           m->device.matmul->isa, number_name(c->type),
+           c->type == BF16 && !m->device.matmul->native_bf16 ? " storage, fp32 arithmetic (no native bf16)" : "");
+    printf("step       %zu sequences of %zu tokens x %zu micro-batch%s = %zu tokens\n", c->B, c->T, c->micro_batches,
+           c->micro_batches > 1 ? "es" : "", c->B * c->T * c->micro_batches);
+    printf("memory     -r %d on %zu of %zu layers, %s attention, %zu head chunk%s\n", c->recompute,
+           c->recompute > 0 ? c->recompute_layers : 0, s->L, c->attention == ATTENTION_PLAIN ? "plain" : "fused",
+           c->head_chunks, c->head_chunks > 1 ? "s" : "");
+    if (m->train.n_tokens > 0) {
+        printf("data       %s: %zu tokens in %zu windows\n", m->options.train, m->train.n_tokens, m->train.n_windows);
+    } else if (m->train_random) {
+        printf("data       uniform random tokens\n");
+    }
+    if (m->options.zero > 0) {
+        printf("note: -z %lld has nothing to share among one rank; it saves nothing\n", (long long)m->options.zero);
+    }
+    fflush(stdout);
+}
+
+// Says planned and measured bytes of every phase that has occurred for the first time.
+static void report_phases(Trainer *m) {
+    for (int p = 0; p < PHASES; p++) {
+        const PhaseLedger *phase = &m->memory.ledger.phases[p];
+        if (!phase->occurred || m->reported[p]) continue;
+        m->reported[p] = true;
+        printf("phase %-10s planned %9.2f MiB, measured %9.2f MiB; RssAnon %.1f MiB\n", PHASE_NAMES[p],
+               log_mib(m->plan.phases[p].peak[TIER_DEVICE]), log_mib(phase->peak[TIER_DEVICE]),
+               log_mib(device_rss_anonymous()));
+    }
+}
+
+static void print_step(Trainer *m, const StepRow *r, double seconds_left) {
+    const PhaseLedger *phases = m->memory.ledger.phases;
+    char clipped[32] = "", eta[32] = "";
+    if (m->options.clip > 0 && r->norm > m->options.clip) {
+        snprintf(clipped, sizeof(clipped), " (clipped to %g)", m->options.clip);
+    }
+    if (m->log.terminal) snprintf(eta, sizeof(eta), " | ETA %d:%02d", (int)seconds_left / 60, (int)seconds_left % 60);
+    printf("%sstep %lld/%lld | loss %.4f | norm %.3f%s | lr %.2e | %.0f ms | %.0f tokens/s | mfu %.1f %% | MiB forward "
+           "%.1f head %.1f backward %.1f update %.1f, RssAnon %.1f%s%s",
+           m->log.terminal ? "\r" : "", (long long)r->step, (long long)m->config.steps, r->train_loss, r->norm, clipped,
+           r->lr, r->ms, r->tokens_per_second, 100.0 * r->mfu, log_mib(phases[PHASE_FORWARD].peak[TIER_DEVICE]),
+           log_mib(phases[PHASE_HEAD].peak[TIER_DEVICE]), log_mib(phases[PHASE_BACKWARD].peak[TIER_DEVICE]),
+           log_mib(phases[PHASE_UPDATE].peak[TIER_DEVICE]), log_mib(device_rss_anonymous()), eta,
+           m->log.terminal ? "\033[K" : "\n");
+    fflush(stdout);
+}
+
+// The last lines: the peak, what the flags saved, what to try next.
+static void print_end(const Trainer *m, size_t next_peak, const char *next) {
+    size_t peak = ledger_peak(&m->plan, TIER_DEVICE);
+    printf("peak       %.2f MiB on the device (phase %s), %.2f MiB on the host: planned and measured alike\n",
+           log_mib(peak), PHASE_NAMES[ledger_peak_phase(&m->plan, TIER_DEVICE)],
+           log_mib(ledger_peak(&m->plan, TIER_HOST)));
+    if (m->saved_peak > peak) {
+        printf("saved      %.2f MiB by the memory flags (without them: %.2f MiB)\n", log_mib(m->saved_peak - peak),
+               log_mib(m->saved_peak));
+    } else {
+        printf("saved      nothing: no memory flag was in use\n");
+    }
+    printf("next       %s   (device peak %.2f MiB)\n", next, log_mib(next_peak));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The run
+
+static void on_signal(int number) {
+    interrupted = 1;
+    signal(number, SIG_DFL);  // a second one ends the program at once
+}
+
+// Rate of a product of 1024 x 1024 matrices in the compute type, operations per second: what MFU is a share of. The
+// best of a few, in memory of its own that is given back before the run reserves any.
+static double measure_matmul_rate(Trainer *m) {
+    enum { SIZE = 1024, TRIALS = 4 };
+    size_t n_bytes = (size_t)SIZE * SIZE * number_size(m->config.type);
+    Ledger *ledger = (Ledger *)calloc(1, sizeof(Ledger));
+    char *matrices = (char *)calloc(3, n_bytes);
+    double best = 0;
+    if (!matrices || !ledger) die("out of memory at the start");
+    for (int trial = -1; trial < TRIALS; trial++) {
+        m->device.kind = trial < 0 ? DEVICE_PLAN : DEVICE_CPU;
+        if (trial < 0) memory_plan(&m->memory);
+        if (trial == 0) {
+            *ledger = m->memory.ledger;
+            matmul_create(m->device.matmul);
+            memory_reserve(&m->memory, ledger);
+        }
+        memory_begin(&m->memory, PHASE_SETUP);
+        double start = log_seconds();
+        matmul_forward(&m->device, &m->memory, m->config.type, matrices, matrices + n_bytes, matrices + 2 * n_bytes,
+                       NULL, SIZE, SIZE, SIZE);
+        double rate = 2.0 * SIZE * SIZE * SIZE / (log_seconds() - start);
+        memory_end(&m->memory);
+        if (trial >= 0 && rate > best) best = rate;
+    }
+    memory_unreserve(&m->memory);
+    free(matrices);
+    free(ledger);
+    return best;
+}
+
+// Plans the run and the same run without memory flags; says so; refuses what does not fit.
+static void prepare(Trainer *m) {
+    double flops, bytes;
+    Ledger other;
+    plan(m, &m->config, &m->plan, &flops, &bytes);
+    Config without = m->config;
+    without.recompute = 0;
+    without.head_chunks = 1;
+    plan(m, &without, &other, NULL, NULL);
+    m->saved_peak = ledger_peak(&other, TIER_DEVICE);
+    log_table(&m->plan, "planned, MiB");
+    printf("a step     %.3g floating-point operations, %.3g bytes moved\n", flops, bytes);
+    plan_check(m);
+    fflush(stdout);
+}
+
+// After a step: validation, the log, a sample, a checkpoint, as they fall due.
+static void train_after_step(Trainer *m, StepRow *row) {
+    const Options *o = &m->options;
+    bool last = m->step == m->config.steps;
+    if (row->skipped) {
+        printf("%sstep %lld skipped: its gradients are not finite; nothing was updated\n", m->log.terminal ? "\n" : "",
+               (long long)m->step);
+    }
+    if (m->config.validation_batches && (last || m->step % o->validate_every == 0) && !interrupted) {
+        row->val_loss = validate(m);
+        row->validated = true;
+        printf("%sstep %lld | validation loss %.4f\n", m->log.terminal ? "\n" : "", (long long)m->step, row->val_loss);
+    }
+    log_step(&m->log, row);
+    if (m->skipped_in_a_row == SKIPS_IN_A_ROW) {
+        die("%d steps in a row had gradients that are not finite (last loss %g). Lower -l, or go on from an earlier "
+            "checkpoint", SKIPS_IN_A_ROW, row->train_loss);
+    }
+    bool due = o->sample_every > 0 && m->step % o->sample_every == 0;
+    if (m->config.sample_length && (due || last) && !interrupted) sample(m);
+    if (o->save_every > 0 && (last || m->step % o->save_every == 0) && !interrupted) save(m);
+}
+
+static void train(Trainer *m) {
+    double started = log_seconds();
+    int64_t first = m->step;
+    while (m->step < m->config.steps && !interrupted) {
+        StepRow row;
+        memset(&row, 0, sizeof(row));
+        double start = log_seconds();
+        train_step(m, &row);
+        double seconds = log_seconds() - start;
+        row.ms = 1e3 * seconds;
+        row.tokens_per_second = (double)(m->config.micro_batches * m->config.B * m->config.T) / seconds;
+        row.mfu = row.tokens_per_second * flops_per_token(&m->config) / m->matmul_rate;
+        report_phases(m);
+        double per_step = (log_seconds() - started) / (double)(m->step - first);
+        print_step(m, &row, per_step * (double)(m->config.steps - m->step));
+        train_after_step(m, &row);
+        report_phases(m);
+    }
+    if (!interrupted) return;
+    if (m->config.save) save(m);
+    printf("\ninterrupted after step %lld; %s\n", (long long)m->step,
+           m->config.save ? "saved, go on with -y 1" : "nothing saved, since there is no -o");
+}
+
+// A command that needs less memory than this one, and its peak.
+static size_t suggest(Trainer *m, char *text, size_t size) {
+    Config next = m->config;
+    Ledger ledger;
+    if (next.recompute < LEVEL_BLOCKS || next.recompute_layers < next.shape.L) {
+        next.recompute = LEVEL_BLOCKS;
+        next.recompute_layers = next.shape.L;
+    }
+    next.head_chunks = size_max(next.head_chunks, 8);
+    plan(m, &next, &ledger, NULL, NULL);
+    snprintf(text, size, "./train_gpt -e %s -b %zu -t %zu -r %d --head-chunks %zu", m->options.model, next.B, next.T,
+             next.recompute, next.head_chunks);
+    return ledger_peak(&ledger, TIER_DEVICE);
+}
+
+// From the command line to a configuration.
+static Trainer *trainer_open(int argc, char **argv) {
+    Trainer *m = (Trainer *)calloc(1, sizeof(Trainer));
+    if (!m) die("out of memory at the start");
+    flags_parse(&m->options, argc, argv);
+    if (m->options.help) {
+        flags_help(stdout);
+        exit(0);
+    }
+    const char *ranks = getenv("OMPI_COMM_WORLD_SIZE");
+    if (ranks && atoi(ranks) > 1) die("%s ranks: more than one rank is not built yet; start one", ranks);
+    m->device.kind = DEVICE_CPU;
+    m->device.threads = device_threads_available();
+    m->device.matmul = matmul_open(true);
+    configure(m);
+    return m;
+}
+
+// Reserves what m->plan says and fills it; nothing is allocated afterwards.
+static void trainer_start(Trainer *m) {
+    matmul_create(m->device.matmul);
+    memory_reserve(&m->memory, &m->plan);
+    setup(m);
+}
+
+static void trainer_close(Trainer *m) {
+    if (m->memory.plan) memory_unreserve(&m->memory);
+    matmul_close(m->device.matmul);
+    if (m->train.n_windows > 0) loader_close(&m->train);
+    if (m->validation.n_windows > 0) loader_close(&m->validation);
+    tokenizer_close(&m->tokenizer);
+    log_close(&m->log);
+    free(m->prompt);
+    free(m->layers);
+    free(m);
+}
+
+static void run(Trainer *m) {
+    char next[512];
+    size_t next_peak = suggest(m, next, sizeof(next));
+    m->matmul_rate = measure_matmul_rate(m);
+    printf("matmul     %.1f GFLOP/s in %s, measured; mfu is a share of this\n", m->matmul_rate * 1e-9,
+           number_name(m->config.type));
+    fflush(stdout);
+    log_open(&m->log, m->options.output, m->config.resume ? m->step : -1);
+    trainer_start(m);
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    train(m);
+    log_table(&m->memory.ledger, "measured, MiB");
+    print_end(m, next_peak, next);
+    if (m->options.output) log_memory_csv(m->options.output, &m->plan, &m->memory.ledger);
+}
+
+#ifndef TRAIN_GPT_NO_MAIN
+int main(int argc, char **argv) {
+    Trainer *m = trainer_open(argc, argv);
+    print_banner(m);
+    configure_position(m);
+    prepare(m);
+    if (m->options.output) log_make_directory(m->options.output);
+    if (m->options.output && m->options.plan) log_memory_csv(m->options.output, &m->plan, NULL);
+    if (!m->options.plan) run(m);
+    trainer_close(m);
+    return 0;
+}
+#endif
