@@ -75,6 +75,19 @@ check-headers: ## every header compiles alone and twice, as C and as C++
 	    $(CC) -x $${language%%:*} $${language##*:} -march=$(ARCH) -I. $(WARNINGS) -Wno-unused-function -Werror \
 	    -fsyntax-only -fopenmp - || exit 1; done; done; echo "check-headers: $(words $(HEADERS)) headers"
 
+# The same text as C11 and C++17 without warnings, and the same numbers from both programs.
+check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's and g++'s programs give the same bits
+	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
+	$(CC) $(C11) -Werror $(PROGRAM) -o build/train_gpt_c -x none $$libraries && \
+	$(CXX) -x c++ -std=c++17 $(CFLAGS) $(NUMBERS) $(WARNINGS) -Werror $(PROGRAM) -o build/train_gpt_cpp -x none $$libraries && \
+	{ ! command -v clang >/dev/null || clang $(C11) -Werror -Wno-unknown-pragmas -fsyntax-only \
+	    $$(echo $$libraries | sed 's/-fopenmp//; s/-l[a-z]*//g') $(PROGRAM); }
+	@for precision in fp32 bf16; do for language in c cpp; do \
+	    build/train_gpt_$$language -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -r 2 -p $$precision -x 3 -n 3 -m 2 \
+	    -o build/compilers_$$language >build/compilers_$$language.log || exit 1; done; \
+	cmp build/compilers_c/checkpoint_00000003.bin build/compilers_cpp/checkpoint_00000003.bin || exit 1; done
+	@echo "check-compilers: no warnings, the same bits from $(CC) and $(CXX)"
+
 clean: ## removes what was built
 	rm -rf build train_gpt train_gpt.new data/*.bin
 

@@ -527,7 +527,8 @@ static void sample(Trainer *m) {
         text_open(&text, stdout);
         memset(m->batch.host_tokens, 0, m->config.T * sizeof(int32_t));
         memcpy(m->batch.host_tokens, m->prompt, m->n_prompt * sizeof(int32_t));
-        for (size_t i = 0; i < m->n_prompt; i++) tokenizer_put(&m->tokenizer, &text, m->prompt[i]);
+        size_t first = m->prompt[0] == tokenizer_end_of_text(&m->tokenizer);  // not shown
+        for (size_t i = first; i < m->n_prompt; i++) tokenizer_put(&m->tokenizer, &text, m->prompt[i]);
     }
     for (size_t at = m->n_prompt; at < total && !(real && interrupted); at++) {
         while (length < at) length = size_min(m->config.T, length ? 2 * length : 64);
@@ -959,7 +960,7 @@ static void on_signal(int number) {
 // Rate of a product of 1024 x 1024 matrices in the compute type, operations per second: what MFU is a share of. The
 // best of a few, in memory of its own that is given back before the run reserves any.
 static double measure_matmul_rate(Trainer *m) {
-    enum { SIZE = 1024, TRIALS = 4 };
+    enum { SIZE = 1024, TRIALS = 10 };
     size_t n_bytes = (size_t)SIZE * SIZE * number_size(m->config.type);
     Ledger *ledger = (Ledger *)calloc(1, sizeof(Ledger));
     char *matrices = (char *)calloc(3, n_bytes);

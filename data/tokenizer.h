@@ -74,7 +74,8 @@ static inline void text_put_byte(TextOut *out, unsigned char byte) {
         text_put_replacement(out);
         return;
     }
-    out->pending[out->n_pending++] = byte;
+    out->pending[out->n_pending & 3] = byte;  // the mask only tells compilers what text_length() ensures
+    out->n_pending++;
     const unsigned char *c = out->pending;
     if (out->n_pending < text_length(c[0])) return;
     bool is_control = (c[0] < 0x20 && c[0] != '\n' && c[0] != '\t') || c[0] == 0x7f;

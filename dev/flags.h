@@ -95,7 +95,7 @@ static const Flag FLAGS[] = {
     {0, "device-memory", FLAG_SIZE, FLAG_FIELD(device_memory), "0", 0, 1e18, NULL,
      "memory of the device, e.g. 2GiB (0: what is available)"},
     {0, "headroom", FLAG_REAL, FLAG_FIELD(headroom), "10", 0, 99, NULL, "per cent of the device's memory to leave free"},
-    {0, "help", FLAG_SWITCH, FLAG_FIELD(help), NULL, 0, 0, NULL, "this help"},
+    {0, "help", FLAG_SWITCH, FLAG_FIELD(help), NULL, 0, 0, NULL, "prints this and exits"},
 };
 
 enum { N_FLAGS = sizeof(FLAGS) / sizeof(FLAGS[0]) };
@@ -209,7 +209,7 @@ static inline void flags_parse(Options *options, int argc, char **argv) {
         const char *value;
         const Flag *flag = flags_find(argv[i], &value);
         if (!flag) flags_fail("unknown flag %s", argv[i]);
-        if (flag->letter == 'h' && !value && (i + 1 >= argc || argv[i + 1][0] == '-')) {
+        if (flag->letter == 'h' && argv[i][1] == 'h' && (i + 1 >= argc || argv[i + 1][0] == '-')) {
             options->help = true;
             continue;
         }

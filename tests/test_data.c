@@ -633,6 +633,12 @@ static void test_write_error(void **state) {
     text_put(&out, "lost", 4);
     assert_false(text_flush(&out));
     fclose(out.file);
+    text_open(&out, fopen("/dev/full", "w"));
+    assert_non_null(out.file);
+    setvbuf(out.file, NULL, _IONBF, 0);
+    text_put(&out, "lost", 4);  // fails here, so flushing has nothing to do
+    assert_false(text_flush(&out));
+    fclose(out.file);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -901,11 +907,13 @@ static void test_make_tokens_errors(void **state) {
     expect_command(1, "cannot create|No such file", "'%s' '%s/train.bin' '%s/no/val.bin' 10 < '%s/text'", make_tokens,
                    directory, directory, directory);
     expect_no_outputs();
-    // no room: 4 blocks of 512 bytes (or of 1024) are too few for the training tokens
-    expect_command(1, "cannot write|train.bin|File too large",
-                   "trap '' XFSZ; ulimit -f 4; '%s' '%s/train.bin' '%s/val.bin' 10 < '%s/text'", make_tokens, directory,
-                   directory, directory);
-    expect_no_outputs();
+    // no room: 4 blocks of 512 bytes (or of 1024) are too few for 90 % of the tokens, first in one, then in the other
+    for (int percent = 10; percent <= 90; percent += 80) {
+        expect_command(1, percent == 10 ? "cannot write|train.bin|too large" : "cannot write|val.bin|too large",
+                       "trap '' XFSZ; ulimit -f 4; '%s' '%s/train.bin' '%s/val.bin' %d < '%s/text'", make_tokens,
+                       directory, directory, percent, directory);
+        expect_no_outputs();
+    }
     assert_int_equal(mkdir(in_directory(directory, "train.bin"), 0700), 0);
     expect_command(1, "cannot rename|train.bin|Is a directory", "'%s' '%s/train.bin' '%s/val.bin' 10 < '%s/text'",
                    make_tokens, directory, directory, directory);
@@ -1008,6 +1016,16 @@ static void expect_source(const char *name, const char *said, const char *reason
     const char *found = strstr(text, "\x1e// loader.h - ");
     assert_non_null(found);
     assert_memory_equal(found + 1, file, n_file);
+    const char *order[6] = {"// loader.h - ", "#!/bin/sh\n# make_default.sh - ", "// make_tokens.c - ",
+                            "// tokenizer.h - ", "// error.h - ", "// test_data.c - "};
+    const char *before = text;
+    for (int i = 0; i < 6; i++) {
+        char beginning[64];
+        snprintf(beginning, sizeof(beginning), "\x1e%s", order[i]);
+        found = strstr(text, beginning);
+        assert_true(found != NULL && found >= before);
+        before = found;
+    }
     free(text);
     free(file);
 }

@@ -458,7 +458,7 @@ static void test_resume_is_uninterrupted(void **state) {
     make_directory(directory);
     write_tokens(in_directory(directory, "tokens.bin"), 32 * 10 + 18, 67);
     for (int i = 0; i < 4; i++) {
-        char base[600], output[300];
+        char base[1024], output[300];
         snprintf(output, sizeof(output), "%s/out%d", directory, i);
         snprintf(base, sizeof(base), "%s -i %s/tokens.bin -j %s/tokens.bin -o %s -x 6 -u 2 -g 0 -p %s -d %d", MODELS[0],
                  directory, directory, output, i % 2 ? "bf16" : "fp32", i / 2 ? 192 : 64);

@@ -52,7 +52,7 @@ static inline void tile_product(size_t K, const float *a, const float *b, float 
     }
     for (size_t k = 0; k < K; k++, a += TILE_M, b += TILE_N) {
         Vec b0 = vec_load(b), b1 = vec_load(b + VEC);
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #pragma GCC unroll 16
 #endif
         for (int i = 0; i < TILE_M; i++) {

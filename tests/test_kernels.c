@@ -1,0 +1,1302 @@
+// test_kernels.c - every operation against its equation in double precision, and what number.h promises.
+//
+// A case is an operation, its sizes, a storage type and a variant; the tables of shapes and of operations make the
+// list. run_case() lets the operation's test draw inputs, rounded to the type they are stored in, runs the operation
+// on a device between guards and compares with a naive version, written from the equation, of the same inputs:
+//
+//     every buffer   | guard | offset | elements | guard |        elements that the operation makes: NaN before
+//     the slab       | kept guard | scratch, exactly as planned, poisoned | guard on the stack |
+//
+// Guards must be as they were afterwards, and so must inputs. Each case is planned and then run twice, with the same
+// bits. Backward operations are also compared with finite differences of the naive forward.
+//
+// A result may differ from the naive one by GROWTH u (size + sqrt(terms) |result|) + u_stored |result|:
+//   u         2^-24, the unit roundoff of fp32 (24 significant bits, to nearest), in which all arithmetic is done.
+//   size      the sum of the absolute values of the terms that make the result, worked out beside it, each with a
+//             factor for what it went through before.
+//   terms     how many are added. A chain of n additions rounds n partial sums, up and down: 0.6 u times the root of
+//             the sum of their squares is the deviation. Partial sums on the way from 0 to the result are a line and
+//             a random walk, which gives 0.34 sqrt(n) |result| + 0.37 size in whatever order; GROWTH is ten of them.
+//   u_stored  the unit roundoff of the type that the result is stored in: 2^-24, or 2^-8 for bf16, which has 8
+//             significant bits (test_bf16_rounding).
+#include "test_helpers.h"
+
+#include "../dev/kernels/adamw.h"
+#include "../dev/kernels/attention.h"
+#include "../dev/kernels/classifier.h"
+#include "../dev/kernels/encoder.h"
+#include "../dev/kernels/gelu.h"
+#include "../dev/kernels/layernorm.h"
+#include "../dev/kernels/matmul.h"
+#include "../dev/kernels/norm.h"
+#include "../dev/kernels/residual.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define __asan_poison_memory_region(address, n_bytes) ((void)(address), (void)(n_bytes))
+#define __asan_unpoison_memory_region(address, n_bytes) ((void)(address), (void)(n_bytes))
+#endif
+
+#define U32 0x1p-24
+#define U16 0x1p-8
+#define GROWTH 4.0
+#define EXACT (-1.0)        // a size that allows no error
+#define UNDERFLOW 1e-34  // where something is added up: exp() gives 0 for less than FLT_MIN, whatever it's then times
+#define DIFFERENCE 1e-4  // of finite differences of order 4, which err by its 4th power and by 2^-53 / it
+
+enum { MOST_SIZES = 5, MOST_VARIANTS = 3, MOST_BUFFERS = 8, MOST_ARRAYS = 48, GUARD_BYTES = 128 };
+enum { GUARD_WORD = 0x7fd5, MADE_WORD = 0x7fc9 };  // in a row, NaN as bf16, fp32 and fp64
+
+typedef enum { IN_FP32 = FP32, IN_BF16 = BF16, IN_INT32, IN_FP64 } Element;
+static const size_t ELEMENT_BYTES[] = {4, 2, 4, 8};
+
+typedef enum { GIVEN, MADE, CHANGED } Role;  // read only, written only, both
+
+// A parameter of an operation, and what it has to be afterwards.
+typedef struct {
+    Element element;
+    Role role;
+    size_t n, n_bytes, at;           // elements; bytes with guards; where the elements begin
+    double *given, *got;             // before and after, as doubles
+    double *want, *size, terms;      // see above; nothing to compare with if terms is 0
+    char *before, *after, *memory;   // the bytes, and where they are on the device
+} Buffer;
+
+// In the order of `operations`.
+enum {
+    ENCODER_FORWARD, ENCODER_BACKWARD, LAYERNORM_FORWARD, LAYERNORM_BACKWARD, RESIDUAL_FORWARD, GELU_FORWARD,
+    GELU_BACKWARD, CLASSIFIER, MATMUL_FORWARD, MATMUL_INPUT, MATMUL_WEIGHT, MATMUL_BIAS, ATTENTION_FORWARD,
+    ATTENTION_BACKWARD, NORM_CHUNKS, ADAMW, DEVICE, OPERATIONS
+};
+
+typedef struct Run Run;
+
+typedef struct {
+    size_t n[MOST_SIZES];
+} Shape;
+
+typedef struct {
+    const char *name;
+    void (*test)(Run *run);
+    const Shape *shapes;                  // the last one is all 0
+    const char *variants[MOST_VARIANTS];  // at least one
+    bool fp32_only, matmul, differences;  // matmul: may run on the library; differences: there must be some
+} Operation;
+
+typedef struct {
+    const Operation *operation;
+    Shape shape;
+    Number type;
+    int variant;
+    bool unaligned, library;  // buffers begin one element late; matmul by oneDNN
+} Case;
+
+struct Run {
+    Device *device;
+    Case c;
+    const size_t *n;  // the case's sizes,
+    Element type;     // type
+    int variant;      // and variant
+    char name[160];
+    Memory memory;
+    Ledger ledger;
+    Buffer buffers[MOST_BUFFERS];
+    void *data[MOST_BUFFERS];  // what the operation gets; buffers are in the order of its parameters
+    double *arrays[MOST_ARRAYS];
+    int n_buffers, n_arrays, *n_differences;
+    uint64_t drawn, hash;  // numbers drawn; hash of all that was made or changed
+};
+
+extern const Operation operations[OPERATIONS];
+static void call(Run *run);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Buffers
+
+static double element_get(Element element, const void *base, size_t i) {
+    if (element == IN_INT32) return ((const int32_t *)base)[i];
+    if (element == IN_FP64) return ((const double *)base)[i];
+    return (double)number_get((Number)element, base, i);
+}
+
+static void element_put(Element element, void *base, size_t i, double x) {
+    if (element == IN_INT32) ((int32_t *)base)[i] = (int32_t)x;
+    else if (element == IN_FP64) ((double *)base)[i] = x;
+    else if (element == IN_BF16) ((uint16_t *)base)[i] = float_to_bf16((float)x);
+    else ((float *)base)[i] = (float)x;
+}
+
+static double element_round(Element element, double x) {
+    double stored;
+    element_put(element, &stored, 0, x);
+    return element_get(element, &stored, 0);
+}
+
+// n zeros, until the case ends.
+static double *array(Run *run, size_t n) {
+    assert_true(run->n_arrays < MOST_ARRAYS);
+    double *x = calloc(n, sizeof(double));
+    assert_non_null(x);
+    return run->arrays[run->n_arrays++] = x;
+}
+
+// Nearly normal, standard deviation 1: the sum of four uniform numbers.
+static double draw(Run *run) {
+    uint64_t bits = random_bits(11, 0, run->drawn++), sum = 0;
+    for (int i = 0; i < 4; i++) sum += bits >> (16 * i) & 0xffff;
+    return ((double)sum / 65536 - 2) * 1.7320508075688772;
+}
+
+static Buffer *buffer(Run *run, Role role, Element element, size_t n, double spread) {
+    assert_true(run->n_buffers < MOST_BUFFERS);
+    Buffer *x = &run->buffers[run->n_buffers++];
+    memset(x, 0, sizeof(*x));
+    x->role = role;
+    x->element = element;
+    x->n = n;
+    x->given = array(run, n);
+    x->got = array(run, n);
+    for (size_t i = 0; i < n && spread != 0; i++) x->given[i] = element_round(element, spread * draw(run));
+    return x;
+}
+
+// The next parameter: read only. The values may be changed, to ones that the type has.
+static double *given(Run *run, Element element, size_t n, double spread) {
+    return buffer(run, GIVEN, element, n, spread)->given;
+}
+
+// The next parameter: made (MADE) or added to (CHANGED) by the operation; each element is the sum of this many terms.
+static Buffer *made(Run *run, Role role, Element element, size_t n, size_t terms) {
+    Buffer *x = buffer(run, role, element, n, role == MADE ? 0 : 1);
+    x->want = array(run, n);
+    x->size = array(run, n);
+    x->terms = (double)terms;
+    for (size_t i = 0; i < n && role == CHANGED; i++) {
+        x->want[i] = x->given[i];
+        x->size[i] = fabs(x->given[i]);
+    }
+    return x;
+}
+
+// Adds a term to what an element has to be.
+static void term(Buffer *x, size_t i, double value, double size) {
+    x->want[i] += value;
+    x->size[i] += size;
+}
+
+static void want(Buffer *x, size_t i, double value, double size) {
+    x->want[i] = value;
+    x->size[i] = size;
+}
+
+static void fill_words(char *to, size_t n_bytes, uint16_t word) {
+    for (size_t i = 0; i + 2 <= n_bytes; i += 2) memcpy(to + i, &word, 2);
+}
+
+static void buffer_build(Run *run, int parameter) {
+    Buffer *x = &run->buffers[parameter];
+    size_t size = ELEMENT_BYTES[x->element];
+    x->at = GUARD_BYTES + (run->c.unaligned ? size : 0);
+    x->n_bytes = round_up(x->at + x->n * size + GUARD_BYTES, 64);
+    x->before = malloc(x->n_bytes);
+    x->after = malloc(x->n_bytes);
+    x->memory = aligned_alloc(64, x->n_bytes);
+    assert_true(x->before && x->after && x->memory);
+    fill_words(x->before, x->n_bytes, GUARD_WORD);
+    if (x->role == MADE) fill_words(x->before + x->at, x->n * size, MADE_WORD);
+    for (size_t i = 0; i < x->n && x->role != MADE; i++) element_put(x->element, x->before + x->at, i, x->given[i]);
+    run->data[parameter] = x->memory + x->at;
+}
+
+// Guards are out of bounds for the address sanitizer too, while the operation runs.
+static void buffer_upload(Run *run, Buffer *x) {
+    size_t end = x->at + x->n * ELEMENT_BYTES[x->element];
+    device_upload(run->device, x->memory, x->before, x->n_bytes);
+    __asan_poison_memory_region(x->memory, x->at);
+    __asan_poison_memory_region(x->memory + end, x->n_bytes - end);
+}
+
+// Fetches what is there now; guards, inputs and (if nothing ran) all the rest must be as they were.
+static void buffer_download(Run *run, Buffer *x, bool ran) {
+    size_t n_bytes = x->n * ELEMENT_BYTES[x->element], end = x->at + n_bytes;
+    int parameter = (int)(x - run->buffers);
+    __asan_unpoison_memory_region(x->memory, x->n_bytes);
+    device_download(run->device, x->after, x->memory, x->n_bytes);
+    if (memcmp(x->before, x->after, x->at) != 0) fail_msg("%s: written before parameter %d", run->name, parameter);
+    if (memcmp(x->before + end, x->after + end, x->n_bytes - end) != 0) {
+        fail_msg("%s: written after parameter %d", run->name, parameter);
+    }
+    if ((x->role == GIVEN || !ran) && memcmp(x->before + x->at, x->after + x->at, n_bytes) != 0) {
+        fail_msg("%s: parameter %d was changed", run->name, parameter);
+    }
+    for (size_t i = 0; i < x->n; i++) x->got[i] = element_get(x->element, x->after + x->at, i);
+    for (size_t b = x->at; b < end && x->role != GIVEN; b += 2) {
+        uint16_t word;
+        memcpy(&word, x->after + b, 2);
+        run->hash = (run->hash ^ word) * 0x100000001b3ull;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// One operation on a device
+
+// Plans the operation, which must not touch anything, then runs it twice between guards in the slab; the results are in
+// the buffers' `got`.
+static void execute(Run *run) {
+    Device *device = run->device;
+    DeviceKind kind = device->kind;
+    char pattern[2 * GUARD_BYTES], now[2 * GUARD_BYTES] = {0}, *kept = NULL, *guard = NULL;
+    uint64_t hash = 0;
+    fill_words(pattern, sizeof(pattern), GUARD_WORD);
+    for (int i = 0; i < run->n_buffers; i++) buffer_build(run, i);
+    for (int pass = -1; pass < 2; pass++) {
+        bool planned = pass < 0;
+        for (int i = 0; i < run->n_buffers; i++) buffer_upload(run, &run->buffers[i]);
+        device->kind = planned ? DEVICE_PLAN : kind;
+        if (planned) memory_plan(&run->memory);
+        if (pass == 0) {
+            run->ledger = run->memory.ledger;
+            if (device->matmul) matmul_create(device->matmul);
+            memory_reserve(&run->memory, &run->ledger);
+        }
+        if (pass < 1) {
+            kept = memory_keep(&run->memory, TIER_DEVICE, KIND_DATA, GUARD_BYTES, "guard");
+            guard = memory_push(&run->memory, TIER_DEVICE, KIND_DATA, GUARD_BYTES, "guard");
+            device_upload(device, kept, pattern, GUARD_BYTES);
+            device_upload(device, guard, pattern, GUARD_BYTES);
+        }
+        device->bytes = 0;
+        memory_begin(&run->memory, PHASE_SETUP);
+        call(run);
+        assert_int_equal(memory_mark(&run->memory, TIER_DEVICE), 1);  // the scratch is given back
+        memory_end(&run->memory);
+        assert_true(planned == (device->bytes > 0));
+        device->kind = kind;
+        run->hash = 0;
+        for (int i = 0; i < run->n_buffers; i++) buffer_download(run, &run->buffers[i], !planned);
+        if (planned) continue;
+        device_download(device, now, kept, GUARD_BYTES);
+        device_download(device, now + GUARD_BYTES, guard, GUARD_BYTES);
+        if (memcmp(now, pattern, sizeof(now)) != 0) fail_msg("%s: written beside its scratch", run->name);
+        if (pass == 1 && run->hash != hash) fail_msg("%s: other bits the second time", run->name);
+        hash = run->hash;
+    }
+    memory_unreserve(&run->memory);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Comparisons, which NaN does not pass
+
+static void check_number(const Run *run, const char *what, size_t i, double got, double wanted, double tolerance) {
+    if (isnan(wanted) ? isnan(got) : isinf(wanted) ? got == wanted : fabs(got - wanted) <= tolerance) return;
+    fail_msg("%s: %s [%zu] is %.9g instead of %.9g, tolerance %.3g", run->name, what, i, got, wanted, tolerance);
+}
+
+// Where nothing was added up (size 0), nothing but the rounding is allowed.
+static double tolerance_of(const Buffer *x, size_t i) {
+    if (x->size[i] == EXACT) return 0;
+    double error = x->size[i] == 0 ? 0 : GROWTH * U32 * (x->size[i] + sqrt(x->terms) * fabs(x->want[i])) + UNDERFLOW;
+    return error + (x->element == IN_BF16 ? U16 : U32) * (fabs(x->want[i]) + error);
+}
+
+static void check(const Run *run, int parameter) {
+    const Buffer *x = &run->buffers[parameter];
+    char what[32];
+    snprintf(what, sizeof(what), "parameter %d", parameter);
+    for (size_t i = 0; i < x->n && x->terms > 0; i++) {
+        check_number(run, what, i, x->got[i], x->want[i], tolerance_of(x, i));
+    }
+}
+
+// A naive forward: from x[2], x[3], ... it makes x[0], whose gradient is x[1].
+typedef void (*Forward)(const size_t *n, double *const *x);
+
+// Differences of the sum of x[0] times x[1], by each element of x[which], against the naive backward and what the
+// operation made. Only in fp32 and where it takes less than 10^7 operations; cost: those of one forward.
+static void differences(Run *run, Forward forward, double *const *x, size_t n_out, int which, const Buffer *gradient,
+                        double cost) {
+    static const double AT[4] = {-2, -1, 1, 2}, WEIGHTS[4] = {1, -8, 8, -1};
+    if (!run->n_differences || run->type != IN_FP32 || run->c.unaligned || (double)gradient->n * cost > 2e6) return;
+    for (size_t i = 0; i < gradient->n; i++) {
+        double before = x[which][i], difference = 0, tolerance = 1e-6 * (1 + gradient->size[i]);
+        for (int k = 0; k < 4; k++) {
+            x[which][i] = before + AT[k] * DIFFERENCE;
+            forward(run->n, x);
+            for (size_t o = 0; o < n_out; o++) difference += WEIGHTS[k] / (12 * DIFFERENCE) * x[0][o] * x[1][o];
+        }
+        x[which][i] = before;
+        if (gradient->role == CHANGED) difference += gradient->given[i];
+        check_number(run, "naive against finite differences", i, gradient->want[i], difference, tolerance);
+        tolerance += tolerance_of(gradient, i);
+        check_number(run, "finite differences", i, gradient->got[i], difference, tolerance);
+        ++*run->n_differences;
+    }
+}
+
+// Runs a case; returns the hash of all that the operation wrote. n_differences: to be counted up, or NULL for none.
+static uint64_t run_case(Device *device, const Case *c, int *n_differences) {
+    static Run run;
+    memset(&run, 0, offsetof(Run, memory));
+    run.device = device;
+    run.c = *c;
+    run.n = run.c.shape.n;
+    run.type = (Element)c->type;
+    run.variant = c->variant;
+    run.n_buffers = run.n_arrays = 0;
+    run.n_differences = n_differences;
+    run.drawn = 0;
+    snprintf(run.name, sizeof(run.name), "%s %s, %s (%zu %zu %zu %zu %zu)%s%s, %d threads", c->operation->name,
+             c->operation->variants[c->variant], number_name(c->type), run.n[0], run.n[1], run.n[2], run.n[3],
+             run.n[4], c->unaligned ? " unaligned" : "", c->library ? " library" : "", device->threads);
+    device->matmul = c->operation->matmul ? matmul_open(c->library) : NULL;
+    c->operation->test(&run);
+    for (int i = 0; i < run.n_buffers; i++) check(&run, i);
+    if (device->matmul) matmul_close(device->matmul);
+    device->matmul = NULL;
+    for (int i = 0; i < run.n_buffers; i++) {
+        free(run.buffers[i].before);
+        free(run.buffers[i].after);
+        free(run.buffers[i].memory);
+    }
+    for (int i = 0; i < run.n_arrays; i++) free(run.arrays[i]);
+    return run.hash;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Encoder: B, T, C, V
+
+static const Shape ENCODER_SHAPES[] = {{{1, 1, 1, 1}},     {{2, 3, 3, 5}},   {{3, 31, 15, 19}},  {{2, 33, 48, 67}},
+                                       {{1, 64, 51, 257}}, {{2, 65, 64, 19}}, {{1, 5, 768, 300}}, {{2, 3, 1030, 7}},
+                                       {{1, 2, 2049, 3}},  {{1, 127, 3, 1}}, {{5, 32, 130, 4}},  {{0}}};
+
+// Tokens from 0 to V-1, both of which occur.
+static double *given_tokens(Run *run, size_t n, size_t V) {
+    double *tokens = given(run, IN_INT32, n, 0);
+    for (size_t i = 0; i < n; i++) tokens[i] = (double)(random_bits(5, 0, i) % V);
+    tokens[n / 2] = (double)(V - 1);
+    tokens[0] = 0;
+    return tokens;
+}
+
+// x: out, dout, tokens, wte, wpe
+static void naive_encoder(const size_t *n, double *const *x) {
+    const size_t B = n[0], T = n[1], C = n[2];
+    for (size_t i = 0; i < B * T * C; i++) {
+        x[0][i] = x[3][(size_t)x[2][i / C] * C + i % C] + x[4][i / C % T * C + i % C];
+    }
+}
+
+static void test_encoder_forward(Run *run) {
+    const size_t B = run->n[0], T = run->n[1], C = run->n[2], V = run->n[3];
+    Buffer *out = made(run, MADE, run->type, B * T * C, 1);
+    double *x[5] = {out->want, NULL, given_tokens(run, B * T, V)};
+    x[3] = given(run, run->type, V * C, 1);
+    x[4] = given(run, run->type, (T + 2) * C, 1);
+    naive_encoder(run->n, x);
+    for (size_t i = 0; i < out->n; i++) out->size[i] = fabs(out->want[i]);
+    execute(run);
+}
+
+// Variants: dwpe replaced, added to.
+static void test_encoder_backward(Run *run) {
+    const size_t B = run->n[0], T = run->n[1], C = run->n[2], V = run->n[3];
+    Buffer *dwte = made(run, CHANGED, IN_FP32, V * C, B * T);
+    Buffer *dwpe = made(run, run->variant ? CHANGED : MADE, IN_FP32, (T + 2) * C, B);
+    double *x[5] = {array(run, B * T * C), given(run, run->type, B * T * C, 1), given_tokens(run, B * T, V),
+                    array(run, V * C), array(run, (T + 2) * C)};
+    for (size_t i = 0; i < B * T * C; i++) {
+        term(dwte, (size_t)x[2][i / C] * C + i % C, x[1][i], fabs(x[1][i]));
+        term(dwpe, i / C % T * C + i % C, x[1][i], fabs(x[1][i]));
+    }
+    execute(run);
+    differences(run, naive_encoder, x, B * T * C, 3, dwte, (double)(B * T * C));
+    differences(run, naive_encoder, x, B * T * C, 4, dwpe, (double)(B * T * C));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// LayerNorm: rows, C
+
+static const Shape LAYERNORM_SHAPES[] = {{{1, 1}},    {{2, 3}},    {{31, 15}},  {{32, 48}}, {{33, 51}},
+                                         {{63, 64}},  {{65, 1}},   {{97, 3}},   {{5, 768}}, {{3, 1030}},
+                                         {{2, 2049}}, {{193, 16}}, {{129, 17}}, {{127, 95}}, {{0}}};
+
+// Rows of different means and spreads, and every 8th constant.
+static double *given_rows(Run *run, size_t rows, size_t C) {
+    double *x = given(run, run->type, rows * C, 1);
+    for (size_t i = 0; i < rows * C; i++) {
+        size_t r = i / C;
+        x[i] = (r % 8 == 5 ? 0 : x[i] * (1 + (double)(r % 3))) + 5 * ((double)(r % 4) - 1.3);
+        x[i] = element_round(run->type, x[i]);
+    }
+    return x;
+}
+
+// mean, 1 / sqrt(variance + epsilon) and mean of |x| of a row.
+static void naive_statistics(const double *x, size_t C, double *mean, double *rstd, double *absolute) {
+    double squares = 0;
+    *mean = *absolute = 0;
+    for (size_t c = 0; c < C; c++) {
+        *mean += x[c] / (double)C;
+        *absolute += fabs(x[c]) / (double)C;
+    }
+    for (size_t c = 0; c < C; c++) squares += (x[c] - *mean) * (x[c] - *mean);
+    *rstd = 1 / sqrt(squares / (double)C + 1e-5);
+}
+
+// x: out, dout, in, w, b
+static void naive_layernorm(const size_t *n, double *const *x) {
+    const size_t C = n[1];
+    for (size_t r = 0; r < n[0]; r++) {
+        double mean, rstd, absolute;
+        naive_statistics(x[2] + r * C, C, &mean, &rstd, &absolute);
+        for (size_t c = 0; c < C; c++) x[0][r * C + c] = (x[2][r * C + c] - mean) * rstd * x[3][c] + x[4][c];
+    }
+}
+
+// Variants: forward; recompute, from the statistics that a forward left.
+static void test_layernorm_forward(Run *run) {
+    const size_t rows = run->n[0], C = run->n[1];
+    Buffer *out = made(run, MADE, run->type, rows * C, 1);
+    Buffer *mean = made(run, run->variant ? GIVEN : MADE, IN_FP32, rows, C);
+    Buffer *rstd = made(run, run->variant ? GIVEN : MADE, IN_FP32, rows, C);
+    double *x[5] = {out->want, NULL, given_rows(run, rows, C), given(run, run->type, C, 1),
+                    given(run, run->type, C, 1)};
+    naive_layernorm(run->n, x);
+    for (size_t r = 0; r < rows; r++) {
+        double m, s, absolute;
+        naive_statistics(x[2] + r * C, C, &m, &s, &absolute);
+        double shift = GROWTH * U32 * absolute * s;  // an error of the mean adds its square to the variance
+        want(mean, r, mean->given[r] = m, absolute);
+        want(rstd, r, rstd->given[r] = s, s * (2 + shift * shift / U32));
+        for (size_t c = 0; c < C; c++) {
+            out->size[r * C + c] = fabs(x[3][c]) * s * (absolute + 4 * fabs(x[2][r * C + c] - m)) + fabs(x[4][c]);
+        }
+    }
+    execute(run);
+}
+
+// Variants: all replaced; dx added to; dx, dw and db added to.
+static void test_layernorm_backward(Run *run) {
+    const size_t rows = run->n[0], C = run->n[1];
+    Buffer *dx = made(run, run->variant ? CHANGED : MADE, run->type, rows * C, 1);
+    Buffer *dw = made(run, run->variant == 2 ? CHANGED : MADE, IN_FP32, C, rows);
+    Buffer *db = made(run, run->variant == 2 ? CHANGED : MADE, IN_FP32, C, rows);
+    double *x[5] = {array(run, rows * C), given(run, run->type, rows * C, 1), given_rows(run, rows, C)};
+    double *mean = given(run, IN_FP32, rows, 1), *rstd = given(run, IN_FP32, rows, 1), absolute;
+    x[3] = given(run, run->type, C, 1);
+    x[4] = array(run, C);
+    for (size_t r = 0; r < rows; r++) {
+        const double *dy = x[1] + r * C, *in = x[2] + r * C, *w = x[3];
+        double sum = 0, sum_n = 0, size = 0, size_n = 0;
+        naive_statistics(in, C, &mean[r], &rstd[r], &absolute);
+        mean[r] = element_round(IN_FP32, mean[r]);
+        rstd[r] = element_round(IN_FP32, rstd[r]);
+        for (size_t c = 0; c < C; c++) {
+            double dn = dy[c] * w[c] / (double)C, normal = (in[c] - mean[r]) * rstd[r];
+            sum += dn;
+            size += fabs(dn);
+            sum_n += dn * normal;
+            size_n += fabs(dn * normal);
+            term(dw, c, dy[c] * normal, fabs(dy[c] * normal));
+            term(db, c, dy[c], fabs(dy[c]));
+        }
+        for (size_t c = 0; c < C; c++) {  // the last addend: finite differences do not see how the mean was rounded
+            double dn = dy[c] * w[c], normal = (in[c] - mean[r]) * rstd[r];
+            term(dx, r * C + c, rstd[r] * (dn - sum - normal * sum_n),
+                 rstd[r] * (fabs(dn) + size + fabs(normal) * size_n) +
+                     rstd[r] * rstd[r] * fabs(mean[r]) * (size_n + fabs(normal) * size));
+        }
+    }
+    execute(run);
+    differences(run, naive_layernorm, x, rows * C, 2, dx, (double)(rows * C));
+    differences(run, naive_layernorm, x, rows * C, 3, dw, (double)(rows * C));
+    differences(run, naive_layernorm, x, rows * C, 4, db, (double)(rows * C));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Element by element: n
+
+static const Shape ELEMENT_SHAPES[] = {{{1}},  {{2}},  {{3}},    {{7}},    {{8}},    {{15}},   {{16}},
+                                       {{17}}, {{33}}, {{1023}}, {{1024}}, {{1025}}, {{2049}}, {{5000}}, {{0}}};
+
+// The output of `in_place` 0; otherwise it is the input of that number, and parameter 0 is not used.
+static Buffer *made_in_place(Run *run, int in_place, int parameter, size_t n) {
+    bool is_here = in_place == parameter;
+    return made(run, is_here ? parameter ? CHANGED : MADE : GIVEN, run->type, n, is_here ? 1 : 0);
+}
+
+// Variants: apart; out is a; out is b.
+static void test_residual(Run *run) {
+    Buffer *p[3];
+    for (int i = 0; i < 3; i++) p[i] = made_in_place(run, run->variant, i, run->n[0]);
+    for (size_t i = 0; i < run->n[0]; i++) {
+        double a = i % 5 == 4 ? 0 : draw(run), b = draw(run);
+        p[1]->given[i] = element_round(run->type, a);
+        p[2]->given[i] = element_round(run->type, b);
+        want(p[run->variant], i, p[1]->given[i] + p[2]->given[i], fabs(p[1]->given[i] + p[2]->given[i]));
+    }
+    execute(run);
+}
+
+static double naive_gelu_tanh(double x) { return tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)); }
+
+// x: out, dout, in
+static void naive_gelu(const size_t *n, double *const *x) {
+    for (size_t i = 0; i < n[0]; i++) x[0][i] = x[2][i] / 2 * (1 + naive_gelu_tanh(x[2][i]));
+}
+
+// Also where tanh does not change any more.
+static double *given_gelu(Run *run) {
+    static const double SPECIAL[] = {0, -0.0, 1e-30, -1e-30, 10, -10, 1e18, -1e18, 5.5, -5.5, 1, -1, 3e-5};
+    double *x = given(run, run->type, run->n[0], 2);
+    for (size_t i = 0; i < sizeof(SPECIAL) / sizeof(SPECIAL[0]) && run->n[0] > 16; i++) {
+        x[i] = element_round(run->type, SPECIAL[i]);
+    }
+    return x;
+}
+
+static void test_gelu_forward(Run *run) {
+    Buffer *out = made(run, MADE, run->type, run->n[0], 1);
+    double *x[3] = {out->want, NULL, given_gelu(run)};
+    naive_gelu(run->n, x);
+    for (size_t i = 0; i < run->n[0]; i++) out->size[i] = fabs(x[2][i]);  // the tanh's error is absolute, 3.4 u
+    execute(run);
+}
+
+// Variants: apart; dx is dy.
+static void test_gelu_backward(Run *run) {
+    Buffer *made_apart = made_in_place(run, run->variant, 0, run->n[0]);
+    Buffer *dy = made_in_place(run, run->variant, 1, run->n[0]), *dx = run->variant ? dy : made_apart;
+    double *x[3] = {array(run, run->n[0]), dy->given, given_gelu(run)};
+    for (size_t i = 0; i < run->n[0]; i++) {
+        double in = x[2][i], t = naive_gelu_tanh(in), slope = 0.79788456080286535588 * (1 + 3 * 0.044715 * in * in);
+        dy->given[i] = element_round(run->type, draw(run));
+        want(dx, i, dy->given[i] * ((1 + t) / 2 + in / 2 * (1 - t * t) * slope),  // 1 - t^2 is as good as t, ...
+             fabs(dy->given[i]) * (1 + (fabs(in) < 6 ? 2 * fabs(in) * slope : 0)));  // and 0 where t is rounded to 1
+    }
+    execute(run);
+    if (run->variant == 0 && run->n[0] < 17) differences(run, naive_gelu, x, run->n[0], 2, dx, 1);
+}
+
+// Variants: zero, upload, download.
+static void test_device(Run *run) {
+    Buffer *to = made(run, MADE, run->type, run->n[0], 1);
+    const double *from = given(run, run->type, run->n[0], 1);
+    for (size_t i = 0; i < run->n[0]; i++) want(to, i, run->variant ? from[i] : 0, EXACT);
+    execute(run);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Classifier: rows, V, Vp
+
+static const Shape CLASSIFIER_SHAPES[] = {
+    {{1, 1, 128}},   {{1, 1, 1}},     {{3, 19, 128}},    {{5, 19, 19}},     {{31, 67, 128}},   {{33, 257, 384}},
+    {{2, 300, 384}}, {{3, 300, 300}}, {{7, 1025, 1152}}, {{2, 1025, 1025}}, {{2, 2049, 2176}}, {{65, 16, 16}}, {{0}}};
+
+static double naive_log_sum(const double *logits, size_t V) {
+    double top = -INFINITY, sum = 0;
+    for (size_t v = 0; v < V; v++) top = fmax(top, logits[v]);
+    for (size_t v = 0; v < V; v++) sum += exp(logits[v] - top);
+    return top + log(sum);
+}
+
+// x: losses, their gradients (scale), logits, targets
+static void naive_classifier(const size_t *n, double *const *x) {
+    for (size_t r = 0; r < n[0]; r++) {
+        const double *logits = x[2] + r * n[2];
+        x[0][r] = x[3][r] < 0 ? 0 : naive_log_sum(logits, n[1]) - logits[(size_t)x[3][r]];
+    }
+}
+
+// Variants: losses; losses and gradient. Padding, and every 5th row, which has no target, are NaN: not read.
+static void test_classifier(Run *run) {
+    const size_t rows = run->n[0], V = run->n[1], Vp = run->n[2];
+    const double scale = (double)(1.0f / (float)rows);
+    Buffer *losses = made(run, MADE, IN_FP32, rows, 1);
+    Buffer *dlogits = buffer(run, run->variant ? CHANGED : GIVEN, run->type, rows * Vp, 3);
+    double *x[4] = {losses->want, array(run, rows), dlogits->given, given_tokens(run, rows, V)};
+    dlogits->want = array(run, rows * Vp);
+    dlogits->size = array(run, rows * Vp);
+    dlogits->terms = run->variant;
+    for (size_t r = 0; r < rows; r++) {
+        double *logits = x[2] + r * Vp;
+        if (r % 5 == 4) x[3][r] = -1;
+        for (size_t v = x[3][r] < 0 ? 0 : V; v < Vp; v++) logits[v] = NAN;
+        if (x[3][r] < 0) continue;
+        double log_sum = naive_log_sum(logits, V), hit = logits[(size_t)x[3][r]];
+        x[1][r] = scale;
+        want(losses, r, log_sum - hit, 4 + fabs(log_sum) + fabs(hit));
+        for (size_t v = 0; v < V; v++) {  // exp(x - log_sum): an error of that difference becomes a relative one
+            double p = scale * exp(logits[v] - log_sum);
+            want(dlogits, r * Vp + v, p, p * (4 + fabs(log_sum) + fabs(logits[v])));
+        }
+        term(dlogits, r * Vp + (size_t)x[3][r], -scale, scale);
+    }
+    execute(run);
+    x[0] = array(run, rows);
+    dlogits->role = MADE;  // for differences(): not added to
+    if (run->variant) differences(run, naive_classifier, x, rows, 2, dlogits, (double)(rows * V * 20));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Products: rows, IC, OC
+
+static const Shape MATMUL_SHAPES[] = {
+    {{1, 1, 1}},      {{1, 5, 6}},       {{5, 6, 7}},     {{7, 1, 15}},     {{6, 15, 1}},    {{15, 16, 17}},
+    {{16, 17, 48}},   {{17, 48, 16}},    {{48, 7, 97}},   {{97, 97, 5}},    {{1, 385, 257}}, {{193, 191, 193}},
+    {{192, 192, 17}}, {{191, 5, 192}},   {{5, 257, 385}}, {{255, 48, 191}}, {{256, 256, 48}}, {{257, 255, 97}},
+    {{385, 17, 256}}, {{48, 256, 255}},  {{385, 193, 7}}, {{3, 768, 1030}}, {{600, 3, 800}}, {{513, 130, 65}}, {{0}}};
+
+// Adds a . b to c (M,N), and |a| . |b| to size; a(i,k) is a[i a_i + k a_k], b(k,j) is b[k b_k + j b_j].
+static void naive_product(double *c, double *size, size_t M, size_t N, size_t K, const double *a, size_t a_i,
+                          size_t a_k, const double *b, size_t b_k, size_t b_j) {
+    for (size_t i = 0; i < M; i++) {
+        for (size_t j = 0; j < N; j++) {
+            double sum = 0, absolute = 0;
+            for (size_t k = 0; k < K; k++) {
+                double product = a[i * a_i + k * a_k] * b[k * b_k + j * b_j];
+                sum += product;
+                absolute += fabs(product);
+            }
+            c[i * N + j] += sum;
+            size[i * N + j] += absolute;
+        }
+    }
+}
+
+// x: out, dout, in, weight, bias, out's size
+static void naive_matmul(const size_t *n, double *const *x) {
+    for (size_t i = 0; i < n[0] * n[2]; i++) {
+        x[0][i] = x[4][i % n[2]];
+        x[5][i] = fabs(x[0][i]);
+    }
+    naive_product(x[0], x[5], n[0], n[2], n[1], x[2], n[1], 1, x[3], 1, n[1]);
+}
+
+// Forward: without and with bias. Backward, of input, weight and bias: replaced, added to. The parameters are what is
+// made and then, in this order, what is given of x.
+static void test_matmul(Run *run) {
+    static const int MADE_IS[4] = {0, 2, 3, 4};
+    static const bool IS_GIVEN[4][6] = {{0, 0, 1, 1, 1, 0}, {0, 1, 0, 1, 0, 0}, {0, 1, 1, 0, 0, 0}, {0, 1, 0, 0, 0, 0}};
+    const int kind = (int)(run->c.operation - operations) - MATMUL_FORWARD;
+    const size_t rows = run->n[0], IC = run->n[1], OC = run->n[2], terms[4] = {IC, OC, rows, rows};
+    const size_t sizes[6] = {rows * OC, rows * OC, rows * IC, OC * IC, OC, rows * OC};
+    Buffer *y = made(run, kind > 1 && run->variant ? CHANGED : MADE, kind > 1 ? IN_FP32 : run->type,
+                     sizes[MADE_IS[kind]], terms[kind]);
+    double *x[6];
+    for (int i = 0; i < 6; i++) {
+        x[i] = IS_GIVEN[kind][i] ? given(run, run->type, sizes[i], i == 4 ? run->variant : 1) : array(run, sizes[i]);
+    }
+    if (kind == 0) naive_matmul(run->n, (double *[]){y->want, NULL, x[2], x[3], x[4], y->size});
+    if (kind == 1) naive_product(y->want, y->size, rows, IC, OC, x[1], OC, 1, x[3], IC, 1);
+    if (kind == 2) naive_product(y->want, y->size, OC, IC, rows, x[1], 1, OC, x[2], IC, 1);
+    for (size_t i = 0; i < rows * OC && kind == 3; i++) term(y, i % OC, x[1][i], fabs(x[1][i]));
+    execute(run);
+    if (kind > 0) differences(run, naive_matmul, x, rows * OC, MADE_IS[kind], y, (double)(rows * IC * OC));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Attention: B, T, NH, HS, spread of the inputs (1 if 0)
+
+static const Shape ATTENTION_SHAPES[] = {
+    {{1, 1, 1, 1}},   {{2, 2, 1, 5}},   {{1, 5, 2, 3}},       {{1, 99, 1, 1}},      {{1, 31, 3, 8}},
+    {{2, 32, 2, 16}}, {{1, 33, 2, 17}}, {{1, 63, 1, 20}},     {{1, 65, 1, 64}},     {{1, 96, 1, 80}},
+    {{1, 97, 2, 16}}, {{2, 64, 2, 40}}, {{1, 95, 2, 5, 4}},   {{1, 193, 1, 96}},    {{2, 127, 1, 1}},
+    {{1, 7, 3, 128}}, {{1, 288, 1, 16}}, {{1, 193, 3, 17, 8}}, {{1, 129, 2, 64, 2}}, {{1, 100, 1, 128}}, {{0}}};
+
+// Row i of head h of sequence b: p (T) its probabilities, 0 after i; their log-sum-exp; and the relative error of p in
+// units of u, which is that of exp() and the absolute one of the scores.
+static void naive_attention_row(const size_t *n, const double *qkv, size_t row, double *p, double *lse, double *error) {
+    const size_t T = n[1], HS = n[3], C = n[2] * HS, i = row % T, b = row / T / n[2], h = row / T % n[2];
+    const double *q = qkv + (b * T + i) * 3 * C + h * HS, *k = qkv + b * T * 3 * C + C + h * HS;
+    double size = 0;
+    for (size_t j = 0; j <= i; j++) {
+        double sum = 0, absolute = 0;
+        for (size_t c = 0; c < HS; c++) {
+            sum += q[c] * k[j * 3 * C + c];
+            absolute += fabs(q[c] * k[j * 3 * C + c]);
+        }
+        p[j] = sum / sqrt((double)HS);
+        size = fmax(size, absolute / sqrt((double)HS) + fabs(sum));
+    }
+    *lse = naive_log_sum(p, i + 1);
+    *error = 4 + size + fabs(*lse);
+    for (size_t j = 0; j < T; j++) p[j] = j <= i ? exp(p[j] - *lse) : 0;
+}
+
+// Where channel 0 of a row's head begins in out, and, for each of q, k and v, in qkv.
+static size_t attention_at(const size_t *n, size_t row) {
+    const size_t T = n[1], NH = n[2], HS = n[3];
+    return (row / T / NH * T + row % T) * NH * HS + row / T % NH * HS;
+}
+
+static size_t attention_qkv_at(const size_t *n, size_t row, size_t t, size_t part) {
+    const size_t T = n[1], NH = n[2], HS = n[3];
+    return ((row / T / NH * T + t) * 3 + part) * NH * HS + row / T % NH * HS;
+}
+
+// x: out, dout, qkv, out's size or NULL, the probabilities to use (rows, T) or NULL
+static void naive_attention(const size_t *n, double *const *x) {
+    const size_t T = n[1], HS = n[3];
+    double own[T], lse, error;
+    for (size_t row = 0; row < n[0] * n[2] * T; row++) {
+        size_t at = attention_at(n, row);
+        naive_attention_row(n, x[2], row, own, &lse, &error);
+        const double *p = x[4] ? x[4] + row * T : own;
+        for (size_t c = 0; c < HS; c++) {
+            double sum = 0, size = 0;
+            for (size_t j = 0; j <= row % T; j++) {
+                double product = p[j] * x[2][attention_qkv_at(n, row, j, 2) + c];
+                sum += product;
+                size += fabs(product);
+            }
+            x[0][at + c] = sum;
+            if (x[3]) x[3][at + c] = size * (x[4] ? 1 : error);
+        }
+    }
+}
+
+// The next parameter: what the forward saves, lse or P.
+static Buffer *made_saved(Run *run, Role role) {
+    const size_t *n = run->n, T = n[1], rows = n[0] * n[2] * T, width = run->variant == ATTENTION_PLAIN ? T : 1;
+    Element element = run->variant == ATTENTION_PLAIN ? run->type : IN_FP32;
+    assert_int_equal(attention_saved_bytes((AttentionKind)run->variant, run->c.type, n[0], T, n[2]),
+                     rows * width * ELEMENT_BYTES[element]);
+    return made(run, role, element, rows * width, role == GIVEN ? 0 : 1);
+}
+
+static void naive_attention_saved(Run *run, Buffer *saved, const double *qkv) {
+    const size_t T = run->n[1], rows = run->n[0] * run->n[2] * T;
+    double p[T], lse, error;
+    for (size_t row = 0; row < rows; row++) {
+        naive_attention_row(run->n, qkv, row, p, &lse, &error);
+        if (run->variant == ATTENTION_FUSED) want(saved, row, lse, error);
+        for (size_t j = 0; j < T && run->variant == ATTENTION_PLAIN; j++) want(saved, row * T + j, p[j], p[j] * error);
+    }
+    for (size_t i = 0; i < saved->n; i++) saved->given[i] = element_round(saved->element, saved->want[i]);
+}
+
+static size_t attention_outputs(const size_t *n) { return n[0] * n[1] * n[2] * n[3]; }
+
+// Variants: fused; plain, whose out has to be the product of P as it was stored.
+static void test_attention_forward(Run *run) {
+    Buffer *out = made(run, MADE, run->type, attention_outputs(run->n), run->n[1]), *saved = made_saved(run, MADE);
+    double *qkv = given(run, run->type, 3 * out->n, run->n[4] ? (double)run->n[4] : 1);
+    naive_attention_saved(run, saved, qkv);
+    execute(run);
+    double *x[5] = {out->want, NULL, qkv, out->size, run->variant == ATTENTION_PLAIN ? saved->got : NULL};
+    naive_attention(run->n, x);
+}
+
+// One row of the backward from the rounded inputs that the operation gets.
+static void naive_attention_backward_row(Run *run, Buffer *dqkv, double *const *x, const double *saved, size_t row) {
+    const size_t *n = run->n, T = n[1], HS = n[3], q = attention_qkv_at(n, row, row % T, 0);
+    const double scale = 1 / sqrt((double)HS), *qkv = x[2], *dout = x[1] + attention_at(n, row);
+    double p[T], lse, error, d = 0, d_size = 0;
+    naive_attention_row(n, qkv, row, p, &lse, &error);
+    for (size_t c = 0; c < HS; c++) {
+        d += dout[c] * x[0][attention_at(n, row) + c];
+        d_size += fabs(dout[c] * x[0][attention_at(n, row) + c]);
+    }
+    for (size_t j = 0; j <= row % T; j++) {
+        size_t k = attention_qkv_at(n, row, j, 1), v = attention_qkv_at(n, row, j, 2);
+        double pj = p[j] * exp(lse - saved[row]), dp = 0, size = d_size + sqrt((double)HS) * fabs(d);
+        if (run->variant == ATTENTION_PLAIN) pj = saved[row * T + j], error = 1;
+        for (size_t c = 0; c < HS; c++) {
+            dp += dout[c] * qkv[v + c];
+            size += fabs(dout[c] * qkv[v + c]);
+        }
+        double ds = scale * pj * (dp - d);
+        size = scale * pj * (error * fabs(dp - d) + size + sqrt((double)HS) * fabs(dp));
+        for (size_t c = 0; c < HS; c++) {
+            term(dqkv, q + c, ds * qkv[k + c], size * fabs(qkv[k + c]));
+            term(dqkv, k + c, ds * qkv[q + c], size * fabs(qkv[q + c]));
+            term(dqkv, v + c, pj * dout[c], error * fabs(pj * dout[c]));
+        }
+    }
+}
+
+// Variants: fused, plain.
+static void test_attention_backward(Run *run) {
+    const size_t *n = run->n, n_out = attention_outputs(n);
+    Buffer *dqkv = made(run, MADE, run->type, 3 * n_out, n[1]);
+    double *dout = given(run, run->type, n_out, 1), *qkv = given(run, run->type, 3 * n_out, n[4] ? (double)n[4] : 1);
+    double *x[5] = {given(run, run->type, n_out, 1), dout, qkv, NULL, NULL};
+    Buffer *saved = made_saved(run, GIVEN);
+    naive_attention(n, x);
+    for (size_t i = 0; i < n_out; i++) x[0][i] = element_round(run->type, x[0][i]);
+    naive_attention_saved(run, saved, qkv);
+    for (size_t row = 0; row < n[0] * n[1] * n[2]; row++) {
+        naive_attention_backward_row(run, dqkv, x, saved->given, row);
+    }
+    execute(run);
+    x[0] = array(run, n_out);
+    differences(run, naive_attention, x, n_out, 2, dqkv, (double)(n[1] * n_out) / 2);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The optimizer: norm (chunks), AdamW (n, n_decay)
+
+static const Shape NORM_SHAPES[] = {{{1}}, {{2}}, {{3}}, {{17}}, {{0}}};
+
+// Exactly: there is one order. Lane l adds the squares of elements l, l + 256, ..., then halves are added.
+static void test_norm_chunks(Run *run) {
+    Buffer *sums = made(run, MADE, IN_FP64, run->n[0], NORM_CHUNK);
+    const double *g = given(run, IN_FP32, run->n[0] * NORM_CHUNK, 1);
+    for (size_t i = 0; i < run->n[0]; i++, g += NORM_CHUNK) {
+        double lanes[256] = {0};
+        for (size_t e = 0; e < NORM_CHUNK; e++) lanes[e % 256] = fma(g[e], g[e], lanes[e % 256]);
+        for (size_t width = 128; width > 0; width /= 2) {
+            for (size_t l = 0; l < width; l++) lanes[l] += lanes[l + width];
+        }
+        want(sums, i, lanes[0], EXACT);
+    }
+    execute(run);
+}
+
+static const Shape ADAMW_SHAPES[] = {{{1, 1}},       {{1023, 1023}}, {{1024, 1}},    {{1025, 1024}}, {{2049, 1025}},
+                                     {{4095, 0}},    {{4096, 2000}}, {{4097, 4097}}, {{0}}};
+static const float ADAMW_LR = 3e-3f, ADAMW_DECAY = 0.1f, ADAMW_SCALE = 0.37f;
+enum { ADAMW_T = 3 };
+
+static double naive_flush(double x) { return fabs(x) < (double)FLT_MIN ? 0 : x; }
+
+// Variants: applied; skipped, when nothing may change. Every 7th and 11th element has gradients and moments that are
+// zero or so small that the new moments are.
+static void test_adamw(Run *run) {
+    const size_t n = run->n[0], n_decay = run->n[1];
+    const bool fp32 = run->type == IN_FP32;
+    const Role role = run->variant ? GIVEN : CHANGED;
+    const size_t terms = run->variant ? 0 : 1;
+    Buffer *weights = made(run, role == CHANGED && !fp32 ? MADE : role, run->type, n, terms);
+    Buffer *master = made(run, fp32 ? GIVEN : role, IN_FP32, n, fp32 ? 0 : terms), *w = fp32 ? weights : master;
+    Buffer *m = made(run, role, IN_FP32, n, terms), *v = made(run, role, IN_FP32, n, terms);
+    double *g = given(run, IN_FP32, n, 1);
+    const double b1 = (double)0.9f, b2 = (double)0.95f, lr = (double)ADAMW_LR;
+    for (size_t i = 0; i < n; i++) {
+        v->given[i] = element_round(IN_FP32, 0.01 * v->given[i] * v->given[i]);
+        if (i % 7 == 6) m->given[i] = v->given[i] = g[i] = 0;
+        if (i % 11 == 10) {
+            m->given[i] = v->given[i] = element_round(IN_FP32, 1e-38);
+            g[i] = element_round(IN_FP32, 1e-25);
+        }
+        double gradient = g[i] * (double)ADAMW_SCALE, decay = i < n_decay ? (double)ADAMW_DECAY : 0;
+        double new_m = naive_flush(b1 * m->given[i] + (1 - b1) * gradient);
+        double new_v = naive_flush(b2 * v->given[i] + (1 - b2) * gradient * gradient);
+        double m_size = b1 * fabs(m->given[i]) + (1 - b1) * fabs(gradient);
+        double step = 1 / (1 - pow(b1, ADAMW_T)) / (sqrt(new_v / (1 - pow(b2, ADAMW_T))) + 1e-8);
+        want(m, i, new_m, new_m == 0 ? 0 : m_size);
+        want(v, i, new_v, new_v);
+        want(w, i, w->given[i] - lr * (new_m * step + decay * w->given[i]),
+             fabs(w->given[i]) + lr * (2 * m_size * step + fabs(w->given[i])));
+    }
+    execute(run);
+    for (size_t i = 0; i < n && !fp32; i++) want(weights, i, element_round(IN_BF16, master->got[i]), EXACT);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The list of cases
+
+const Operation operations[OPERATIONS] = {
+    {"encoder_forward", test_encoder_forward, ENCODER_SHAPES, {""}, false, false, false},
+    {"encoder_backward", test_encoder_backward, ENCODER_SHAPES, {"replace", "add"}, false, false, true},
+    {"layernorm_forward", test_layernorm_forward, LAYERNORM_SHAPES, {"", "recompute"}, false, false, false},
+    {"layernorm_backward", test_layernorm_backward, LAYERNORM_SHAPES, {"replace", "add dx", "add"}, false, false, true},
+    {"residual_forward", test_residual, ELEMENT_SHAPES, {"apart", "out is a", "out is b"}, false, false, false},
+    {"gelu_forward", test_gelu_forward, ELEMENT_SHAPES, {""}, false, false, false},
+    {"gelu_backward", test_gelu_backward, ELEMENT_SHAPES, {"apart", "dx is dy"}, false, false, true},
+    {"classifier", test_classifier, CLASSIFIER_SHAPES, {"losses", "gradient"}, false, false, true},
+    {"matmul_forward", test_matmul, MATMUL_SHAPES, {"", "bias"}, false, true, false},
+    {"matmul_backward_input", test_matmul, MATMUL_SHAPES, {""}, false, true, true},
+    {"matmul_backward_weight", test_matmul, MATMUL_SHAPES, {"replace", "add"}, false, true, true},
+    {"matmul_backward_bias", test_matmul, MATMUL_SHAPES, {"replace", "add"}, false, false, true},
+    {"attention_forward", test_attention_forward, ATTENTION_SHAPES, {"fused", "plain"}, false, false, false},
+    {"attention_backward", test_attention_backward, ATTENTION_SHAPES, {"fused", "plain"}, false, false, true},
+    {"norm_chunks", test_norm_chunks, NORM_SHAPES, {""}, true, false, false},
+    {"adamw", test_adamw, ADAMW_SHAPES, {"", "skipped"}, false, false, false},
+    {"device_copies", test_device, ELEMENT_SHAPES, {"zero", "upload", "download"}, false, false, false},
+};
+
+// The operation of a case, on the buffers that its test gave and made.
+static void call(Run *run) {
+    Device *d = run->device;
+    Memory *memory = &run->memory;
+    const Number type = run->c.type;
+    const size_t *n = run->n, C = n[2] * n[3];
+    const int v = run->variant;
+    void **p = run->data;
+    AdamW step = adamw_step(ADAMW_LR, ADAMW_DECAY, ADAMW_T, ADAMW_SCALE, v == 0);
+    switch (run->c.operation - operations) {
+    case ENCODER_FORWARD: encoder_forward(d, type, p[0], p[1], p[2], p[3], n[0], n[1], n[2]); break;
+    case ENCODER_BACKWARD: encoder_backward(d, type, p[0], p[1], p[2], p[3], n[0], n[1], n[1] + 2, n[2], v); break;
+    case LAYERNORM_FORWARD:
+        if (v) layernorm_recompute(d, type, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
+        else layernorm_forward(d, type, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
+        break;
+    case LAYERNORM_BACKWARD:
+        layernorm_backward(d, memory, type, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], n[0], n[1], v > 0, v > 1);
+        break;
+    case RESIDUAL_FORWARD: residual_forward(d, type, p[v], p[1], p[2], n[0]); break;
+    case GELU_FORWARD: gelu_forward(d, type, p[0], p[1], n[0]); break;
+    case GELU_BACKWARD: gelu_backward(d, type, p[v], p[1], p[2], n[0]); break;
+    case CLASSIFIER: classifier(d, type, p[0], p[1], p[2], n[0], n[1], n[2], 1.0f / (float)n[0], v); break;
+    case MATMUL_FORWARD: matmul_forward(d, memory, type, p[0], p[1], p[2], v ? p[3] : NULL, n[0], n[1], n[2]); break;
+    case MATMUL_INPUT: matmul_backward_input(d, memory, type, p[0], p[1], p[2], n[0], n[1], n[2]); break;
+    case MATMUL_WEIGHT: matmul_backward_weight(d, memory, type, p[0], p[1], p[2], n[0], n[1], n[2], v); break;
+    case MATMUL_BIAS: matmul_backward_bias(d, memory, type, p[0], p[1], n[0], n[2], v); break;
+    case ATTENTION_FORWARD:
+        attention_forward(d, memory, type, (AttentionKind)v, p[0], p[1], p[2], n[0], n[1], C, n[2]);
+        break;
+    case ATTENTION_BACKWARD:
+        attention_backward(d, memory, type, (AttentionKind)v, p[0], p[1], p[2], p[3], p[4], n[0], n[1], C, n[2]);
+        break;
+    case NORM_CHUNKS: norm_chunks(d, p[0], p[1], n[0] * NORM_CHUNK); break;
+    case ADAMW: adamw(d, &step, type, p[0], type == FP32 ? NULL : p[1], p[2], p[3], p[4], n[0], n[1]); break;
+    case DEVICE:
+        if (v == 0) device_zero(d, p[0], n[0] * number_size(type));
+        if (v == 1) device_upload(d, p[0], p[1], n[0] * number_size(type));
+        if (v == 2) device_download(d, p[0], p[1], n[0] * number_size(type));
+        break;
+    default: fail_msg("no operation");
+    }
+}
+
+static Device cpu_device(int threads) {
+    Device device = {DEVICE_CPU, threads, NULL, 0, 0};
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#endif
+    return device;
+}
+
+// All cases of an operation; every third shape also with buffers that are not aligned.
+static void run_operation(Device *device, const Operation *operation) {
+    int n_differences = 0;
+    for (int s = 0; operation->shapes[s].n[0] > 0; s++) {
+        for (int i = 0; i < 8 * MOST_VARIANTS; i++) {
+            Case c = {operation, operation->shapes[s], i & 1 ? BF16 : FP32, i / 8, i & 2, i & 4};
+            if (!operation->variants[c.variant] || (c.unaligned && s % 3 != 1)) continue;
+            if ((operation->fp32_only && c.type != FP32) || (c.library && !(operation->matmul && USE_ONEDNN))) continue;
+            run_case(device, &c, &n_differences);
+        }
+    }
+    assert_true(operation->differences == (n_differences > 0));
+}
+
+static void test_operation(void **state) {
+    Device device = cpu_device(1);
+    run_operation(&device, *state);
+}
+
+// The same bits from every number of threads; the math library does not promise that.
+static void test_threads(void **state) {
+    (void)state;
+#ifdef _OPENMP
+    static const int THREADS[] = {1, 2, 3, 7};
+    for (const Operation *o = operations; o < operations + OPERATIONS; o++) {
+        for (int s = 0; o->shapes[s].n[0] > 0; s++) {
+            if (s % 6 != 5 && o->shapes[s + 1].n[0] > 0) continue;  // one in six, and the last
+            for (int i = 0; i < 2 * MOST_VARIANTS; i++) {
+                Case c = {o, o->shapes[s], i & 1 ? BF16 : FP32, i / 2, false, false};
+                if (!o->variants[c.variant] || (o->fp32_only && c.type != FP32)) continue;
+                uint64_t hashes[4];
+                for (int t = 0; t < 4; t++) {
+                    Device device = cpu_device(THREADS[t]);
+                    hashes[t] = run_case(&device, &c, NULL);
+                    if (hashes[t] == hashes[0]) continue;
+                    fail_msg("%s %s, shape %d: other bits from %d threads", o->name, o->variants[c.variant], s,
+                             THREADS[t]);
+                }
+            }
+        }
+    }
+    cpu_device(1);
+#else
+    skip();
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What operations do with special values
+
+// Five rows whose losses and gradients are known, three that are not a number, and two without a target. Errors: those
+// of the sum's logarithm beside the largest logit, in fp32.
+static void test_classifier_special(void **state) {
+    (void)state;
+    enum { V = 4, Vp = 5 };
+    const float inf = INFINITY, ln2 = 0.693147181f;
+    const float logits[10][V] = {{10240, -10240, 0, 5}, {10240, -10240, 0, 5}, {-10240, -10240, -10240, -10240},
+                                 {1, -inf, 1, -inf},    {1, -inf, 1, -inf},    {NAN, 0, 0, 0},
+                                 {0, 0, 0, NAN},        {inf, 0, 0, 0},        {NAN, 1, 1, 1}, {1, 1, inf, 1}};
+    const int32_t targets[10] = {0, 1, 2, 0, 1, 1, 0, 1, -1, -1};
+    const float known[10][1 + V] = {{0, 0, 0, 0, 0}, {20480, 0.5f, -0.5f, 0, 0}, {2 * ln2, 0.125f, 0.125f, -0.375f, 0.125f},
+                                    {ln2, -0.25f, 0, 0.25f, 0}, {inf, 0.25f, -0.5f, 0.25f, 0}};
+    Device device = cpu_device(1);
+    for (Number type = FP32; type < NUMBERS; type++) {
+        float losses[10], stored[10 * Vp];
+        for (size_t i = 0; i < 10 * Vp; i++) {
+            element_put((Element)type, stored, i, i % Vp == V ? NAN : (double)logits[i / Vp][i % Vp]);
+        }
+        classifier(&device, type, losses, stored, targets, 10, V, Vp, 0.5f, true);
+        for (size_t r = 0; r < 10; r++) {
+            double tolerance = r == 2 ? 10240 * 2 * U32 : r < 5 ? 4 * U32 : 0;
+            bool is_nan = r >= 5 && r < 8;
+            assert_true(is_nan ? isnan(losses[r]) : losses[r] == known[r][0] || fabsf(losses[r] - known[r][0]) <= tolerance);
+            for (size_t v = 0; v < V; v++) {
+                float d = number_get(type, stored, r * Vp + v);
+                assert_true(is_nan ? v == 0 || isnan(d) : fabsf(d - known[r][1 + v]) <= tolerance + U16 / 4 * type);
+            }
+            assert_true(number_get(type, stored, r * Vp + V) == 0);
+        }
+    }
+}
+
+static void test_classifier_sum(void **state) {
+    (void)state;
+    Device device = cpu_device(1);
+    static float losses[10000];
+    double sum = 0;
+    for (size_t i = 0; i < 10000; i++) sum += (double)(losses[i] = (float)random_uniform(1, 2, i) * 11);
+    assert_true(classifier_sum(&device, losses, 10000) == sum && classifier_sum(&device, losses, 0) == 0);
+    device.kind = DEVICE_PLAN;
+    assert_true(classifier_sum(&device, NULL, 10000) == 0 && device.bytes == 40000);
+}
+
+// One element by one step, on the CPU.
+static float adamw_one(const AdamW *step, float w, float g, float *m, float *v, size_t n_decay) {
+    Device device = cpu_device(1);
+    adamw(&device, step, FP32, &w, NULL, m, v, &g, 1, n_decay);
+    return w;
+}
+
+static void test_adamw_special(void **state) {
+    (void)state;
+    const AdamW step = adamw_step(0.01f, 0.1f, 1, 1, true), skipped = adamw_step(0.01f, 0.1f, 1, NAN, false);
+    float m = 0, v = 0;
+    // Without a gradient there is decay and nothing else; without decay not even that.
+    assert_true(fabs(adamw_one(&step, 3, 0, &m, &v, 1) - 3 * (1 - 0.01 * 0.1)) <= 3 * 2 * U32);
+    assert_true(adamw_one(&step, 3, 0, &m, &v, 0) == 3 && m == 0 && v == 0);
+    // The corrections make the first step lr, whatever the gradient.
+    assert_true(fabsf(step.correction1 - 10) <= 10 * 0x1p-21f && fabsf(step.correction2 - 20) <= 20 * 0x1p-21f);
+    for (float g = 1e-4f; g < 1e4f; g *= 10, m = v = 0) {
+        assert_true(fabs(adamw_one(&step, 1, -g, &m, &v, 0) - 1.01) <= 1e-6);
+    }
+    AdamW late = adamw_step(0.01f, 0, 1000000, 1, true);
+    assert_true(late.correction1 == 1 && late.correction2 == 1);
+    // Moments that would be subnormal are zero; the smallest normal number is kept.
+    const float tiny[] = {FLT_MIN, 1.06f * FLT_MIN, 1.12f * FLT_MIN, FLT_TRUE_MIN, -FLT_MIN, -1.12f * FLT_MIN};
+    for (int i = 0; i < 6; i++) {
+        m = tiny[i];
+        v = fabsf(tiny[i]);
+        adamw_one(&step, 1, 0, &m, &v, 0);
+        assert_true(m == (i % 3 == 2 ? 0.9f * tiny[i] : 0) && v == (i == 1 || i % 3 == 2 ? 0.95f * fabsf(tiny[i]) : 0));
+    }
+    // A skipped step moves nothing, and reads no gradient.
+    m = 1e-40f;
+    v = 1e-41f;
+    assert_true(adamw_one(&skipped, 3, NAN, &m, &v, 1) == 3 && m == 1e-40f && v == 1e-41f);
+}
+
+// Every length up to 70: whatever is left over by vectors.
+static void test_adamw_lengths(void **state) {
+    (void)state;
+    Device device = cpu_device(1);
+    for (size_t i = 0; i < 4 * 70; i++) {
+        Case c = {&operations[ADAMW], {{i / 4 + 1, i / 4 * (i % 3) / 2}}, i % 4 < 2 ? FP32 : BF16, 0, i & 1, false};
+        run_case(&device, &c, NULL);
+    }
+}
+
+static void test_norm_special(void **state) {
+    (void)state;
+    static float g[3 * NORM_CHUNK];
+    double sums[3];
+    Device device = cpu_device(1);
+    const struct { float fill, one; double norm; } rows[] = {
+        {0, 0, 0}, {1, 1, 110.85125168440814}, {1e20f, 1e20f, (double)1e20f * 110.85125168440814},
+        {FLT_MAX, FLT_MAX, (double)FLT_MAX * 110.85125168440814}, {0, FLT_TRUE_MIN, (double)FLT_TRUE_MIN},
+        {1, NAN, NAN}, {1, INFINITY, INFINITY}, {1, -INFINITY, INFINITY}};
+    for (size_t i = 0; i < 8; i++) {
+        for (size_t e = 0; e < 3 * NORM_CHUNK; e++) g[e] = rows[i].fill;
+        for (size_t at = 0; at < 3 * NORM_CHUNK; at += 4099) {  // in each chunk
+            g[at] = rows[i].one;
+            norm_chunks(&device, sums, g, 3 * NORM_CHUNK);
+            double norm = norm_total(&device, sums, 3);
+            g[at] = rows[i].fill;
+            if (isnan(rows[i].norm)) assert_true(isnan(norm));
+            else assert_true(norm == rows[i].norm || fabs(norm / rows[i].norm - 1) <= 1e-14);
+        }
+    }
+    device.kind = DEVICE_PLAN;
+    assert_true(norm_total(&device, NULL, 3) == 0 && device.bytes == 24);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// number.h
+
+// Every bf16 comes back; between each and the next, to the nearest, ties to the even one. All of them: subnormal,
+// infinite (beyond the largest) and NaN, which also stays NaN where it has none of its upper 16 bits. Beside 1, the
+// relative error is nearly the unit roundoff, and it's nowhere larger.
+static void test_bf16_rounding(void **state) {
+    (void)state;
+    double worst = 0;
+    for (uint32_t sign = 0; sign <= 0x8000; sign += 0x8000) {
+        for (uint32_t h = sign; h < sign + 0x8000; h++) {
+            uint16_t back = float_to_bf16(bf16_to_float((uint16_t)h));
+            if (h - sign > 0x7f80) {
+                assert_true(isnan(bf16_to_float((uint16_t)h)) && back == (h | 0x40));
+                assert_int_equal(float_to_bf16(bits_float(h << 16 | 0x1234)), h | 0x40);
+                continue;
+            }
+            assert_int_equal(back, h);
+            for (int i = 0; i < 5; i++) {
+                static const uint32_t LOW[5] = {1, 0x7fff, 0x8000, 0x8001, 0xffff};
+                uint16_t rounded = float_to_bf16(bits_float(h << 16 | LOW[i]));
+                if (h - sign == 0x7f80) assert_true(isnan(bf16_to_float(rounded)));
+                else assert_int_equal(rounded, h + (i > 2 || (i == 2 && h & 1)));
+                double x = (double)bits_float(h << 16 | LOW[i]), error = fabs((double)bf16_to_float(rounded) / x - 1);
+                if (h - sign >= 0x80 && h - sign < 0x7f7f) worst = fmax(worst, error);
+            }
+        }
+    }
+    assert_true(worst <= U16 && worst > 0.99 * U16);
+}
+
+// The one order of sums: lane i % LANES, one after the other, then halves; cutting a row at a multiple of LANES
+// changes nothing.
+static void test_lanes(void **state) {
+    (void)state;
+    float x[200], y[200];
+    for (size_t i = 0; i < 200; i++) x[i] = (float)random_uniform(1, 0, i), y[i] = (float)random_uniform(1, 1, i);
+    for (size_t n = 0; n <= 200; n++) {
+        float lanes[3][LANES] = {{0}}, wanted[3][LANES] = {{0}};
+        size_t cut = n / 2 / LANES * LANES;
+        for (size_t i = 0; i < n; i++) {
+            float d = x[i] - 0.4f;
+            wanted[0][i % LANES] += x[i];
+            wanted[1][i % LANES] = fmaf(x[i], y[i], wanted[1][i % LANES]);
+            wanted[2][i % LANES] = fmaf(d, d, wanted[2][i % LANES]);
+        }
+        for (size_t at = 0, end = cut; at < n || end < n; at = end, end = n) {
+            lanes_add(lanes[0], x + at, end - at);
+            lanes_add_products(lanes[1], x + at, y + at, end - at);
+            lanes_add_squared_differences(lanes[2], x + at, 0.4f, end - at);
+        }
+        assert_memory_equal(lanes, wanted, sizeof(lanes));
+        for (int width = LANES / 2; width > 0; width /= 2) {
+            for (int l = 0; l < width; l++) wanted[0][l] += wanted[0][l + width];
+        }
+        assert_true(lanes_total(lanes[0]) == wanted[0][0]);
+    }
+}
+
+// Within 1.5 units in the last place, over all of its range; 0 below it, finite above, NaN for NaN.
+static void test_exp(void **state) {
+    (void)state;
+    double worst = 0;
+    for (int64_t i = 0; i <= 3000000; i++) {
+        float x = -87.33654f + (float)i * (175.70654f / 3e6f);
+        if (i % 3 == 0) x *= (float)exp2(-(double)(i % 31));
+        double exact = exp((double)x);
+        worst = fmax(worst, fabs((double)number_exp(x) - exact) / ldexp(1, ilogb(exact) - 23));
+    }
+    assert_true(worst <= 1.5);
+    assert_true(number_exp(0) == 1 && number_exp(-0.0f) == 1 && number_exp(-FLT_TRUE_MIN) == 1);
+    assert_true(number_exp(-87.337f) == 0 && number_exp(-1e30f) == 0 && number_exp(-INFINITY) == 0);
+    assert_true(number_exp(89) == number_exp(INFINITY) && number_exp(89) > 2e38f && number_exp(89) <= FLT_MAX);
+    assert_true(isnan(number_exp(NAN)) && isnan(number_exp(-NAN)));
+}
+
+// The absolute error is below 2e-7 (3.4 u), the sign right, and no value above 1.
+static void test_tanh(void **state) {
+    (void)state;
+    double worst = 0;
+    for (int64_t i = 0; i <= 3000000; i++) {
+        float x = (float)i * 4e-6f, t = number_tanh(x);
+        if (i % 3 == 0) x *= (float)exp2(-(double)(i % 41)), t = number_tanh(x);
+        worst = fmax(worst, fabs((double)t - tanh((double)x)));
+        assert_true(t >= 0 && t <= 1 && number_tanh(-x) == -t);
+    }
+    assert_true(worst < 2e-7);
+    assert_true(number_tanh(INFINITY) == 1 && number_tanh(-INFINITY) == -1 && number_tanh(1e30f) == 1);
+    assert_true(number_tanh(0) == 0 && isnan(number_tanh(NAN)));
+}
+
+// 10^6 pairs: moments within 5 standard deviations of those of independent normal numbers, also of neighbours.
+static void test_normal(void **state) {
+    (void)state;
+    enum { N = 1000000 };
+    double sum[4] = {0}, product = 0, neighbours = 0, streams = 0, before = 0, uniform = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        float pair[2], other[2] = {0};
+        random_normal_pair(7, 9, i, pair);
+        if (i < N / 4) random_normal_pair(7, 10, i, other);
+        for (int k = 0; k < 2; k++) {
+            double x = (double)pair[k], power = 1;
+            for (int p = 0; p < 4; p++) sum[p] += (power *= x);
+        }
+        product += (double)pair[0] * (double)pair[1];
+        neighbours += (double)pair[0] * before;
+        streams += (double)pair[0] * (double)other[0];
+        before = (double)pair[1];
+        double u = random_uniform(7, 11, i);
+        assert_true(u >= 0 && u < 1);
+        uniform += u;
+    }
+    const double moments[4] = {0, 1, 0, 3}, variances[4] = {1, 2, 15, 96};  // of x, x^2, x^3 and x^4
+    for (int p = 0; p < 4; p++) {
+        assert_true(fabs(sum[p] / (2.0 * N) - moments[p]) <= 5 * sqrt(variances[p] / (2.0 * N)));
+    }
+    assert_true(fabs(product) <= 5 * sqrt(N) && fabs(neighbours) <= 5 * sqrt(N) && fabs(streams) <= 5 * sqrt(N / 4.0));
+    assert_true(fabs(uniform / N - 0.5) <= 5 * sqrt(1 / 12.0 / N));
+}
+
+// Every index once, in an order that leaves about one where it was.
+static void test_permute(void **state) {
+    (void)state;
+    static const uint64_t MORE[] = {500, 1000, 1023, 1024, 1025, 4095, 4096, 4097, 65535, 65536, 65537, 300000};
+    static bool is_taken[300000];
+    for (uint64_t k = 1; k < 270; k++) {
+        uint64_t n = k <= 257 ? k : MORE[k - 258], fixed = 0;
+        memset(is_taken, 0, sizeof(is_taken));
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t at = random_permute(k, 3, n, i);
+            assert_true(at < n && !is_taken[at]);
+            is_taken[at] = true;
+            fixed += at == i;
+        }
+        assert_true(n < 20 || fixed < 10);
+    }
+    for (uint64_t i = 0; i < 1000; i++) {
+        assert_true(random_permute(1, 1, (1ull << 40) + 1, i << 30) <= 1ull << 40);
+        assert_true(random_permute(1, 1, 1000, i) < 1000);
+    }
+}
+
+int main(void) {
+    static const struct CMUnitTest others[] = {
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_classifier_special),
+        cmocka_unit_test(test_classifier_sum),
+        cmocka_unit_test(test_adamw_special),
+        cmocka_unit_test(test_adamw_lengths),
+        cmocka_unit_test(test_norm_special),
+        cmocka_unit_test(test_bf16_rounding),
+        cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_tanh),
+        cmocka_unit_test(test_normal),
+        cmocka_unit_test(test_permute),
+    };
+    enum { OTHERS = sizeof(others) / sizeof(others[0]) };
+    struct CMUnitTest tests[OPERATIONS + OTHERS];
+    memset(tests, 0, sizeof(tests));
+    for (int i = 0; i < OPERATIONS; i++) {
+        tests[i].name = operations[i].name;
+        tests[i].test_func = test_operation;
+        tests[i].initial_state = (void *)(uintptr_t)&operations[i];
+    }
+    memcpy(tests + OPERATIONS, others, sizeof(others));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
