@@ -20,7 +20,17 @@ PROGRAM = train_gpt.cu
 HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h)
 TESTS = $(sort $(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
 UNIT_TESTS = test_data test_kernels test_memory
+# RUN=valgrind: the unit tests under valgrind, which does not know every instruction of a new processor.
 RUN ?=
+BUILD = build
+ifneq ($(RUN),)
+ARCH = x86-64-v3
+BUILD = build/$(RUN)
+endif
+ifneq ($(SANITIZE),)
+BUILD = build/sanitized
+endif
+RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS))
 
 # With -j, `make setup train` must not start building before the set-up is done.
 ifneq ($(filter setup,$(MAKECMDGOALS)),)
@@ -28,11 +38,12 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup train data test asan check-headers check-compilers clean
+.PHONY: help setup train data test asan check-headers check-compilers check-readme clean
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
-	@echo "variables: CC, ARCH=$(ARCH) (x86-64-v3: a program to carry elsewhere), RUN=valgrind (make test)"
+	@echo "variables: CC, CXX, ARCH=$(ARCH) (x86-64-v3: a program to carry elsewhere), WITHOUT=\"onednn openmp\","
+	@echo "RUN=valgrind (make test: the unit tests under valgrind, built for x86-64-v3)"
 
 setup: ## installs what is missing (Debian packages)
 	@sh scripts/setup.sh
@@ -54,20 +65,22 @@ build/make_tokens: data/make_tokens.c dev/error.h | build
 data/train.bin: build/make_tokens data/make_default.sh
 	@sh data/make_default.sh build/make_tokens data
 
-build/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) tests/test_helpers.h Makefile scripts/libraries.sh | build
-	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
+$(BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile scripts/libraries.sh | build
+	@mkdir -p $(@D) && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) $< -o $@ $$libraries -lcmocka
 
 build/interpose.so: tests/interpose.c | build
 	@$(CC) -std=gnu11 -O2 $(WARNINGS) -shared -fPIC $< -o $@ -ldl
 
-test: train_gpt data build/make_tokens build/interpose.so $(TESTS:%=build/%) ## runs all tests (RUN=valgrind: the unit tests)
-	@sh tests/run.sh "$(RUN)" $(if $(RUN),$(UNIT_TESTS:%=build/%),$(TESTS:%=build/%))
+check-readme: ## the README's table of sources is true
+	@sh scripts/reading_order.sh README.md
+
+test: train_gpt data build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
+	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
 
 asan: ## the unit and model tests under the address and undefined-behaviour sanitizers
-	@$(MAKE) --no-print-directory clean-build
-	@$(MAKE) --no-print-directory test CFLAGS="-O1" SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all"
-	@$(MAKE) --no-print-directory clean-build
+	@$(MAKE) --no-print-directory test TESTS="$(UNIT_TESTS) test_model" CFLAGS="-O1" \
+	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all"
 
 check-headers: ## every header compiles alone and twice, as C and as C++
 	@for header in $(HEADERS); do for language in c++:-std=c++17 c:-std=c11; do \
@@ -86,10 +99,10 @@ check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's a
 	    build/train_gpt_$$language -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -r 2 -p $$precision -x 3 -n 3 -m 2 \
 	    -o build/compilers_$$language >build/compilers_$$language.log || exit 1; done; \
 	cmp build/compilers_c/checkpoint_00000003.bin build/compilers_cpp/checkpoint_00000003.bin || exit 1; done
+	@WITHOUT="onednn openmp" && export WITHOUT && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
+	$(CC) $(C11) -Werror -Wno-unknown-pragmas $(PROGRAM) -o build/train_gpt_bare -x none $$libraries && \
+	build/train_gpt_bare -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -p bf16 -x 2 -m 2 -g 30 >build/compilers_bare.log
 	@echo "check-compilers: no warnings, the same bits from $(CC) and $(CXX)"
 
 clean: ## removes what was built
 	rm -rf build train_gpt train_gpt.new data/*.bin
-
-clean-build:
-	@rm -rf build

@@ -92,7 +92,7 @@ typedef struct {
     bool reported[PHASES];
 } Trainer;
 
-enum { SKIPS_IN_A_ROW = 10, LEVEL_BLOCKS = 3 };
+enum { SKIPS_IN_A_ROW = 10, LEVEL_BLOCKS = 3, DEFAULT_STEPS = 500 };
 
 // The only variable global: a signal handler has nowhere else to write.
 static volatile sig_atomic_t interrupted = 0;
@@ -800,12 +800,12 @@ static void configure_prompt(Trainer *m) {
     }
 }
 
-// Steps in all: -x, or 300, or one epoch if that is less.
+// Steps in all: -x, or 500, or one epoch if that is less.
 static int64_t configure_steps(const Trainer *m) {
     if (m->options.steps >= 0) return m->options.steps;
-    int64_t epoch = 300;
+    int64_t epoch = DEFAULT_STEPS;
     if (m->train.n_windows > 0) epoch = (int64_t)ceil_div(m->train.n_windows, m->config.B * m->config.micro_batches);
-    return epoch < 300 ? epoch : 300;
+    return epoch < DEFAULT_STEPS ? epoch : DEFAULT_STEPS;
 }
 
 static void configure(Trainer *m) {

@@ -187,7 +187,7 @@ static inline void loader_open_shard(Loader *loader, size_t shard, const char *p
             shard + 1, loader->n_shards, error_text());
     }
     if (file < 0 && errno == ENOENT && strcmp(path, pattern) == 0) {
-        die("no file matches '%s': make token files with data/make_default.sh or make_tokens", pattern);
+        die("no file matches '%s': `make data` makes the default token files", pattern);
     }
     if (file < 0) die("cannot open '%s': %s", path, error_text());
     struct stat status;

@@ -1,8 +1,11 @@
 #!/bin/sh
 # Runs the test programs one after the other and adds up: the last line is "N passed, N failed".
 #   run.sh RUNNER PROGRAM...        RUNNER: empty or valgrind
+# Waiting threads sleep, so that two busy programs on two cores don't spin against each other.
+export OMP_WAIT_POLICY=passive
 runner=$1
 shift
+[ -n "$runner" ] && export TEST_RUNNER="$runner"
 [ "$runner" = valgrind ] && runner="valgrind -q --error-exitcode=99 --leak-check=no"
 passed=0
 failed=0

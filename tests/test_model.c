@@ -8,10 +8,12 @@
 typedef struct {
     char *bytes;
     size_t n_bytes;
+    void *found[1024];  // aligned copies of what was asked for
+    size_t n_found;
 } Golden;
 
 // A record's data; *n is its number of elements.
-static const void *golden_find(const Golden *golden, const char *name, size_t *n) {
+static const void *golden_find(Golden *golden, const char *name, size_t *n) {
     for (size_t at = 0; at < golden->n_bytes;) {
         int32_t length, type;
         int64_t count;
@@ -21,7 +23,10 @@ static const void *golden_find(const Golden *golden, const char *name, size_t *n
         const char *data = golden->bytes + at + 16 + length;
         if (strlen(name) == (size_t)length && memcmp(golden->bytes + at + 4, name, (size_t)length) == 0) {
             *n = (size_t)count;
-            return data;
+            void *copy = malloc((size_t)count * 4 + 1);
+            assert_true(copy && golden->n_found < 1024);
+            golden->found[golden->n_found++] = copy;
+            return memcpy(copy, data, (size_t)count * 4);
         }
         at += 16 + (size_t)length + (size_t)count * 4;
     }
@@ -29,7 +34,7 @@ static const void *golden_find(const Golden *golden, const char *name, size_t *n
     return NULL;
 }
 
-static const float *golden_tensor(const Golden *golden, const char *prefix, size_t block, size_t L, const char *tensor,
+static const float *golden_tensor(Golden *golden, const char *prefix, size_t block, size_t L, const char *tensor,
                                   size_t *n) {
     char name[64];
     if (block == 0 || block == L + 1) snprintf(name, sizeof(name), "%s/%s", prefix, tensor);
@@ -49,7 +54,7 @@ static double relative_error(const float *x, const float *expected, size_t n) {
 
 // Compares one home of the store (gradients or master weights) with the golden tensors, each by its L2 error relative
 // to `tolerance` of the tensor and `absolute` of an element.
-static void compare_home(const Trainer *m, const Golden *golden, const char *prefix, const float *home,
+static void compare_home(const Trainer *m, Golden *golden, const char *prefix, const float *home,
                          double tolerance, double absolute) {
     for (size_t block = 0; block < m->store.n_blocks; block++) {
         const BlockLayout *layout = store_layout(&m->store, block);
@@ -68,7 +73,7 @@ static void compare_home(const Trainer *m, const Golden *golden, const char *pre
     }
 }
 
-static void golden_batch(Trainer *m, const Golden *golden) {
+static void golden_batch(Trainer *m, Golden *golden) {
     size_t n, B = m->config.B, T = m->config.T;
     memcpy(m->batch.host_tokens, golden_find(golden, "tokens", &n), B * T * 4);
     assert_int_equal(n, B * T);
@@ -76,7 +81,7 @@ static void golden_batch(Trainer *m, const Golden *golden) {
     batch_upload(m);
 }
 
-static void golden_logits(Trainer *m, const Golden *golden, double tolerance) {
+static void golden_logits(Trainer *m, Golden *golden, double tolerance) {
     size_t n, B = m->config.B, T = m->config.T, V = m->config.shape.V;
     const float *expected = (const float *)golden_find(golden, "logits", &n);
     const int32_t *tokens = (const int32_t *)golden_find(golden, "tokens", &n);
@@ -104,6 +109,7 @@ static void golden_test(const char *name, Number type, const char *attention) {
     size_t n;
     snprintf(path, sizeof(path), "tests/golden/%s_%s.bin", name, number_name(type));
     golden.bytes = read_file(path, &golden.n_bytes);
+    golden.n_found = 0;
     const int32_t *c = (const int32_t *)golden_find(&golden, "config", &n);
     const float *hyper = (const float *)golden_find(&golden, "hyper", &n);
     Trainer *m = open_trainer("-e %dx%dx%d -b %d -t %d --max-length %d --vocab %d -i random -p %s --attention %s", c[3],
@@ -143,6 +149,7 @@ static void golden_test(const char *name, Number type, const char *attention) {
     }
     compare_home(m, &golden, "final", m->store.master, type == FP32 ? 1e-4 : 16 * unit, type == FP32 ? 1e-6 : 1e-3);
     trainer_close(m);
+    while (golden.n_found > 0) free(golden.found[--golden.n_found]);
     free(golden.bytes);
 }
 

@@ -1,0 +1,28 @@
+#!/bin/sh
+# The README's reading order: a Markdown table of the sources with their line counts and their own first lines.
+#   reading_order.sh            prints it
+#   reading_order.sh README.md  checks that the table there is this one; says how to renew it otherwise
+files="train_gpt.cu dev/number.h dev/device.h dev/memory.h dev/kernels/encoder.h dev/kernels/layernorm.h
+       dev/kernels/tile.h dev/kernels/matmul.h dev/kernels/attention.h dev/kernels/residual.h dev/kernels/gelu.h
+       dev/kernels/classifier.h dev/kernels/norm.h dev/kernels/adamw.h dev/store.h dev/checkpoint.h dev/schedule.h
+       dev/flags.h dev/log.h dev/error.h data/loader.h data/tokenizer.h data/make_tokens.c"
+table() {
+    echo "| file | lines | what it is |"
+    echo "|---|---:|---|"
+    for file in $files; do
+        what=$(sed -n '1s|^// [^ ]* - ||p' "$file")
+        echo "| [$file]($file) | $(grep -c '' "$file") | $what |"
+    done
+}
+if [ $# -eq 0 ]; then
+    table
+    exit
+fi
+lines=$(table)
+if ! printf '%s\n' "$lines" | while IFS= read -r line; do grep -qxF "$line" "$1" || exit 1; done; then
+    echo "$1: the table of sources is not what scripts/reading_order.sh prints; put that in its place" >&2
+    exit 1
+fi
+for file in dev/*.h dev/kernels/*.h data/*.h data/*.c train_gpt.cu; do
+    printf '%s\n' "$lines" | grep -qF "[$file]" || { echo "scripts/reading_order.sh does not name $file" >&2; exit 1; }
+done
