@@ -38,7 +38,7 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup train data test asan check-headers check-compilers check-readme clean
+.PHONY: help setup train data test bench asan check-headers check-compilers check-readme clean
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
@@ -77,6 +77,13 @@ check-readme: ## the README's table of sources is true
 
 test: train_gpt data build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
+
+build/bench: tests/bench.c $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
+	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
+	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
+
+bench: build/bench ## measures the training step against the machine's matmul rate and copy bandwidth
+	@build/bench
 
 asan: ## the unit and model tests under the address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory test TESTS="$(UNIT_TESTS) test_model" CFLAGS="-O1" \

@@ -1068,6 +1068,24 @@ static void test_classifier_sum(void **state) {
     assert_true(classifier_sum(&device, NULL, 10000) == 0 && device.bytes == 40000);
 }
 
+// The forward again, from its own statistics, gives its bits.
+static void test_layernorm_recompute(void **state) {
+    (void)state;
+    enum { ROWS = 3, C = 1030 };
+    static float x[ROWS * C], w[C], b[C], y[2][ROWS * C], mean[ROWS], rstd[ROWS];
+    Device device = cpu_device(1);
+    for (Number type = FP32; type < NUMBERS; type++) {
+        for (size_t i = 0; i < ROWS * C; i++) element_put((Element)type, x, i, random_uniform(1, 0, i) - 0.3);
+        for (size_t c = 0; c < C; c++) {
+            element_put((Element)type, w, c, random_uniform(2, 0, c));
+            element_put((Element)type, b, c, random_uniform(3, 0, c));
+        }
+        layernorm_forward(&device, type, y[0], mean, rstd, x, w, b, ROWS, C);
+        layernorm_recompute(&device, type, y[1], mean, rstd, x, w, b, ROWS, C);
+        assert_memory_equal(y[0], y[1], ROWS * C * number_size(type));
+    }
+}
+
 // One element by one step, on the CPU.
 static float adamw_one(const AdamW *step, float w, float g, float *m, float *v, size_t n_decay) {
     Device device = cpu_device(1);
@@ -1288,6 +1306,7 @@ int main(void) {
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_classifier_special),
         cmocka_unit_test(test_classifier_sum),
+        cmocka_unit_test(test_layernorm_recompute),
         cmocka_unit_test(test_adamw_special),
         cmocka_unit_test(test_adamw_lengths),
         cmocka_unit_test(test_norm_special),

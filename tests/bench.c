@@ -1,0 +1,369 @@
+// bench.c - make bench: how close a training step comes to what the machine can do. Nothing here is asserted.
+//
+// For each configuration, on the step's own shapes, in one run:
+//   copy      bandwidth of a parallel copy, bytes read plus bytes written
+//   matmul    every product of the step, alone: as the trainer runs it, by oneDNN with weights in its own packed
+//             layout, and by the trainer's tiles; the fastest of each shape makes the ideal
+//   step      the training step, interleaved with the products, medians
+//   ideal     the products at their fastest + AdamW's 28 bytes (30 in bf16) per parameter at copy bandwidth
+//   share     ideal / step
+// and every other operation of the step against its own bound: its bytes at copy bandwidth.
+#define _GNU_SOURCE
+#define TRAIN_GPT_NO_MAIN
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include "../train_gpt.cu"
+#pragma GCC diagnostic pop
+
+enum { SAMPLES_MOST = 64 };
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *x, int n) {
+    qsort(x, (size_t)n, sizeof(double), compare_doubles);
+    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Copy bandwidth
+
+static double copy_bandwidth(void) {
+    enum { TRIALS = 7 };
+    size_t n = (size_t)64 << 20;  // floats: 256 MiB, far beyond the caches
+    float *from = (float *)malloc(n * sizeof(float)), *to = (float *)malloc(n * sizeof(float));
+    double seconds[TRIALS];
+    if (!from || !to) die("out of memory");
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < (int64_t)n; i++) from[i] = to[i] = 1.0f;
+    for (int trial = 0; trial < TRIALS; trial++) {
+        double start = log_seconds();
+#pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < (int64_t)n; i++) to[i] = from[i];
+        seconds[trial] = log_seconds() - start;
+    }
+    free(from);
+    free(to);
+    return 2.0 * (double)n * sizeof(float) / median(seconds, TRIALS);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Products: the shapes of a step, how often each occurs, and three ways to run them
+
+typedef struct {
+    MatmulShape shape;
+    int count;
+    const char *name;
+    char *a, *b, *c;
+    MatmulEntry tiled;
+#if USE_ONEDNN
+    dnnl_primitive_desc_t packed_description;
+    dnnl_primitive_t packed;
+    dnnl_memory_t pa, pb, pc, pscratch;
+    char *packed_b, *scratch;
+#endif
+    double plain_seconds[SAMPLES_MOST], packed_seconds[SAMPLES_MOST], tiled_seconds[SAMPLES_MOST];
+    int n;
+    bool has_packed;
+} Product;
+
+static char *product_memory(size_t n_bytes) {
+    char *p = (char *)aligned_alloc(64, round_up(n_bytes, 64));
+    if (!p) die("out of memory");
+    memset(p, 0, n_bytes);
+    return p;
+}
+
+static void product_add(Product *products, int *n, const char *name, int count, Number type, size_t rows, size_t IC,
+                        size_t OC, int form) {
+    Product *p = &products[(*n)++];
+    memset(p, 0, sizeof(*p));
+    p->name = name;
+    p->count = count;
+    if (form == 0) p->shape = matmul_shape(type, type, rows, OC, IC);
+    if (form == 1) p->shape = matmul_shape(type, type, rows, IC, OC);
+    if (form == 2) p->shape = matmul_shape(type, FP32, OC, IC, rows);
+    p->shape.b_transposed = form == 0;
+    p->shape.a_transposed = form == 2;
+}
+
+// Every product of one micro-batch.
+static int products_of_step(const Config *c, Product *products) {
+    size_t rows = c->B * c->T, C = c->shape.C, L = c->shape.L, Vp = c->shape.Vp;
+    static const char *const names[5][3] = {{"qkv forward", "qkv backward input", "qkv backward weight"},
+                                            {"projection forward", "projection backward input", "projection backward weight"},
+                                            {"fc forward", "fc backward input", "fc backward weight"},
+                                            {"fcproj forward", "fcproj backward input", "fcproj backward weight"},
+                                            {"head forward", "head backward input", "head backward weight"}};
+    const size_t ic[5] = {C, C, C, 4 * C, C}, oc[5] = {3 * C, C, 4 * C, C, Vp};
+    int n = 0;
+    for (int i = 0; i < 5; i++) {
+        for (int form = 0; form < 3; form++) {
+            product_add(products, &n, names[i][form], i < 4 ? (int)L : 1, c->type, rows, ic[i], oc[i], form);
+        }
+    }
+    return n;
+}
+
+#if USE_ONEDNN
+// The library's own layout for the weights (B), packed beforehand. Not for weight gradients: neither side is a weight.
+static void product_pack(Matmul *matmul, Product *p) {
+    const MatmulShape *s = &p->shape;
+    if (s->a_transposed || !matmul->use_library || (s->a_type == BF16 && !matmul->native_bf16)) return;
+    dnnl_dims_t dims = {(dnnl_dim_t)s->K, (dnnl_dim_t)s->N};
+    dnnl_memory_desc_t a = matmul_onednn_matrix(s->a_type, s->M, s->K, false), b;
+    dnnl_memory_desc_t c = matmul_onednn_matrix(s->c_type, s->M, s->N, false);
+    matmul_check(dnnl_memory_desc_init_by_tag(&b, 2, dims, matmul_onednn_type(s->b_type), dnnl_format_tag_any), "any");
+    dnnl_matmul_desc_t description;
+    dnnl_primitive_attr_t attributes;
+    matmul_check(dnnl_matmul_desc_init(&description, &a, &b, NULL, &c), "packed product");
+    matmul_check(dnnl_primitive_attr_create(&attributes), "attributes");
+    matmul_check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "scratchpad");
+    if (dnnl_primitive_desc_create(&p->packed_description, &description, attributes, matmul->engine, NULL)) return;
+    const dnnl_memory_desc_t *pb = dnnl_primitive_desc_query_md(p->packed_description, dnnl_query_weights_md, 0);
+    const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(p->packed_description, dnnl_query_scratchpad_md, 0);
+    matmul_check(dnnl_primitive_create(&p->packed, p->packed_description), "packed primitive");
+    p->packed_b = product_memory(dnnl_memory_desc_get_size(pb));
+    p->scratch = product_memory(dnnl_memory_desc_get_size(pad) + 64);
+    matmul_check(dnnl_memory_create(&p->pa, &a, matmul->engine, p->a), "memory");
+    matmul_check(dnnl_memory_create(&p->pb, pb, matmul->engine, p->packed_b), "memory");
+    matmul_check(dnnl_memory_create(&p->pc, &c, matmul->engine, p->c), "memory");
+    matmul_check(dnnl_memory_create(&p->pscratch, pad, matmul->engine, p->scratch), "memory");
+    p->has_packed = true;
+}
+
+static void product_run_packed(Matmul *matmul, Product *p) {
+    dnnl_exec_arg_t arguments[4] = {{DNNL_ARG_SRC, p->pa}, {DNNL_ARG_WEIGHTS, p->pb}, {DNNL_ARG_DST, p->pc},
+                                    {DNNL_ARG_SCRATCHPAD, p->pscratch}};
+    matmul_check(dnnl_primitive_execute(p->packed, matmul->stream, 4, arguments), "packed product");
+    matmul_check(dnnl_stream_wait(matmul->stream), "waiting");
+}
+#endif
+
+// One sample of each way.
+static void product_sample(Trainer *m, Product *p, float *tiles) {
+    if (p->n == SAMPLES_MOST) return;
+    double t0 = log_seconds();
+    MatmulEntry *entry = matmul_find(&m->device, &p->shape);
+    if (entry->tiled) {
+        matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device.threads);
+    } else {
+#if USE_ONEDNN
+        matmul_onednn_cpu(m->device.matmul, entry, p->c, p->a, p->b, NULL, tiles);
+#endif
+    }
+    double t1 = log_seconds();
+    p->plain_seconds[p->n] = t1 - t0;
+#if USE_ONEDNN
+    if (p->has_packed) product_run_packed(m->device.matmul, p);
+#endif
+    double t2 = log_seconds();
+    p->packed_seconds[p->n] = p->has_packed ? t2 - t1 : 1e9;
+    if (!entry->tiled) matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device.threads);
+    p->tiled_seconds[p->n] = entry->tiled ? t1 - t0 : log_seconds() - t2;
+    p->n++;
+}
+
+static double product_ideal(Product *p, double *plain) {
+    *plain = median(p->plain_seconds, p->n);
+    double packed = median(p->packed_seconds, p->n), tiled = median(p->tiled_seconds, p->n);
+    return fmin(*plain, fmin(packed, tiled));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The other operations, one by one
+
+typedef struct {
+    const char *name;
+    double count, bytes;  // per step; of one call
+    double seconds[SAMPLES_MOST];
+    int n;
+} Operation;
+
+typedef struct {
+    Operation operations[16];
+    int n;
+} Operations;
+
+static double operation_started;
+
+static void operation_start(void) { operation_started = log_seconds(); }
+
+static void operation_end(Operations *all, int i, const char *name, double count, double bytes) {
+    Operation *o = &all->operations[i];
+    double seconds = log_seconds() - operation_started;
+    if (i >= all->n) all->n = i + 1;
+    o->name = name;
+    o->count = count;
+    o->bytes = bytes;
+    if (o->n < SAMPLES_MOST) o->seconds[o->n++] = seconds;
+}
+
+// One sample of every operation that is not a product, on a layer's buffers, as the step runs them.
+static void operations_sample(Trainer *m, Operations *all) {
+    const Config *c = &m->config;
+    Device *d = &m->device;
+    Memory *memory = &m->memory;
+    Store *store = &m->store;
+    Number type = c->type;
+    size_t B = c->B, T = c->T, C = c->shape.C, rows = B * T, size = number_size(type), mark = memory_mark(memory, TIER_DEVICE);
+    double n = (double)(rows * C), s = (double)size, L = (double)c->shape.L, micro = (double)c->micro_batches;
+    double heads = (double)(rows * c->shape.NH) * 4;
+    Layer a;
+    memory_begin(memory, PHASE_FORWARD);  // abandoned at the end
+    batch_train(m, 0, 0);
+    void *x = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "x");
+    layer_take(m, &a, B, T, LEVEL_BLOCKS, false);
+    void *dqkv = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * 3 * C * size, "dqkv");
+    void *dout = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "dout");
+    const void *w = tensor_weights(store, 1, TENSOR_LN1W), *b = tensor_weights(store, 1, TENSOR_LN1B);
+    encoder_forward(d, type, x, m->batch.tokens, tensor_weights(store, 0, TENSOR_WTE), tensor_weights(store, 0, TENSOR_WPE), B, T, C);
+    layer_forward_to_gelu(m, 0, B, T, x, &a);
+    memcpy(dout, a.ln2, rows * C * size);
+    int i = 0;
+    operation_start();
+    layernorm_forward(d, type, a.ln1, a.ln1_mean, a.ln1_rstd, x, w, b, rows, C);
+    operation_end(all, i++, "layernorm forward", micro * (2 * L + 1), 2 * n * s);
+    operation_start();
+    residual_forward(d, type, a.residual, x, a.residual, rows * C);
+    operation_end(all, i++, "residual", micro * 2 * L, 3 * n * s);
+    operation_start();
+    gelu_forward(d, type, a.gelu, a.fch, rows * 4 * C);
+    operation_end(all, i++, "gelu forward", micro * L, 8 * n * s);
+    operation_start();
+    attention_forward(d, memory, type, c->attention, a.atty, a.saved, a.qkv, B, T, C, c->shape.NH);
+    operation_end(all, i++, "attention forward", micro * L, 4 * n * s + heads);
+    operation_start();
+    attention_backward(d, memory, type, c->attention, dqkv, dout, a.qkv, a.atty, a.saved, B, T, C, c->shape.NH);
+    operation_end(all, i++, "attention backward", micro * L, 8 * n * s + heads);
+    operation_start();
+    layernorm_backward(d, memory, type, x, tensor_gradients(store, 1, TENSOR_LN1W), tensor_gradients(store, 1, TENSOR_LN1B),
+                       dout, a.residual, a.ln2_mean, a.ln2_rstd, w, rows, C, true, false);
+    operation_end(all, i++, "layernorm backward", micro * (2 * L + 1), 4 * n * s);
+    operation_start();
+    gelu_backward(d, type, a.gelu, a.gelu, a.fch, rows * 4 * C);
+    operation_end(all, i++, "gelu backward", micro * L, 12 * n * s);
+    operation_start();
+    matmul_backward_bias(d, memory, type, tensor_gradients(store, 1, TENSOR_FCB), a.gelu, rows, 4 * C, false);
+    operation_end(all, i++, "bias gradients", micro * L * 9.0 / 4.0, 4 * n * s);
+    memory_release(memory, TIER_DEVICE, mark);
+    void *logits = memory_push(memory, TIER_DEVICE, KIND_LOGITS, ceil_div(rows, c->head_chunks) * c->shape.Vp * size, "logits");
+    memset(logits, 0, ceil_div(rows, c->head_chunks) * c->shape.Vp * size);
+    operation_start();
+    classifier(d, type, m->batch.losses, logits, m->batch.targets, ceil_div(rows, c->head_chunks), c->shape.V, c->shape.Vp, 1e-3f, true);
+    operation_end(all, i++, "classifier", micro * (double)c->head_chunks, 2.0 * (double)ceil_div(rows, c->head_chunks) * (double)c->shape.Vp * s);
+    operation_start();
+    store_norm(store);
+    operation_end(all, i++, "norm", 1, 4.0 * (double)store->n_elements);
+    AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
+    operation_start();
+    store_update(store, &update);
+    operation_end(all, i++, "adamw", 1, (28.0 + (type == FP32 ? 0 : s)) * (double)store->n_elements);
+    memory_release(memory, TIER_DEVICE, mark);
+    memory_abandon(memory);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// One configuration
+
+static void bench(int details, int samples, const char *line) {
+    static char words[512];
+    char *argv[64];
+    int argc = 0;
+    snprintf(words, sizeof(words), "train_gpt %s -i random -g 0 -v 0 -u 0 -l 0.0001", line);
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    Trainer *m = trainer_open(argc, argv);
+    plan(m, &m->config, &m->plan, NULL, NULL);
+    Product *products = (Product *)calloc(16, sizeof(Product));
+    int n_products = products_of_step(&m->config, products);
+    size_t tiles_bytes = (size_t)m->device.threads * matmul_tiled_floats() * sizeof(float);
+    for (int i = 0; i < n_products; i++) {
+        Product *p = &products[i];
+        p->a = product_memory(p->shape.M * p->shape.K * number_size(p->shape.a_type));
+        p->b = product_memory(p->shape.K * p->shape.N * number_size(p->shape.b_type));
+        p->c = product_memory(p->shape.M * p->shape.N * number_size(p->shape.c_type));
+        tiles_bytes = size_max(tiles_bytes, matmul_find(&m->device, &p->shape)->scratchpad);
+#if USE_ONEDNN
+        product_pack(m->device.matmul, p);
+#endif
+    }
+    float *tiles = (float *)product_memory(tiles_bytes);
+    trainer_start(m);
+    Operations operations;
+    memset(&operations, 0, sizeof(operations));
+    double copy = copy_bandwidth(), steps[SAMPLES_MOST];
+    StepRow row;
+    train_step(m, &row);
+    for (int i = 0; i < samples; i++) {
+        double start = log_seconds();
+        train_step(m, &row);
+        steps[i] = log_seconds() - start;
+        for (int j = 0; j < n_products; j++) product_sample(m, &products[j], tiles);
+        if (details) operations_sample(m, &operations);
+    }
+    double step = median(steps, samples), ideal_matmul = 0, plain_matmul = 0, flops = 0, micro = (double)m->config.micro_batches;
+    for (int j = 0; j < n_products; j++) {
+        double plain, best = product_ideal(&products[j], &plain);
+        const MatmulShape *s = &products[j].shape;
+        double count = micro * products[j].count, f = 2.0 * (double)s->M * (double)s->N * (double)s->K;
+        if (details > 1) {
+            printf("    %-28s %6zu x %5zu x %5zu  %6.1f ms, %5.1f GFLOP/s (best of plain, packed, tiles: %5.1f)\n",
+                   products[j].name, s->M, s->N, s->K, 1e3 * count * plain, 1e-9 * f / plain, 1e-9 * f / best);
+        }
+        ideal_matmul += count * best;
+        plain_matmul += count * plain;
+        flops += count * f;
+    }
+    double adamw_bytes = (28.0 + (m->config.type == FP32 ? 0 : 2)) * (double)m->store.n_elements;
+    double ideal = ideal_matmul + adamw_bytes / copy, parts = plain_matmul;
+    if (details) {
+        printf("    %-28s %8s %8s %7s\n", "operation", "ms/step", "GB/s", "% copy");
+        for (int i = 0; i < operations.n; i++) {
+            Operation *o = &operations.operations[i];
+            double seconds = median(o->seconds, o->n), bandwidth = o->bytes / seconds;
+            parts += o->count * seconds;
+            printf("    %-28s %8.1f %8.2f %6.0f%%\n", o->name, 1e3 * o->count * seconds, 1e-9 * bandwidth, 100 * bandwidth / copy);
+        }
+        printf("    %-28s %8.1f   (all products as the trainer runs them)\n", "matmul", 1e3 * plain_matmul);
+        printf("    %-28s %8.1f\n", "sum of the parts", 1e3 * parts);
+    }
+    size_t tokens = m->config.B * m->config.T * m->config.micro_batches;
+    printf("| `%s` | %.1f | %.1f | %.1f | %.1f | %.0f %% | %.1f | %.0f |\n", line, 1e-9 * flops / ideal_matmul, 1e-9 * copy,
+           1e3 * ideal, 1e3 * step, 100 * ideal / step, (double)tokens / step, log_mib(ledger_peak(&m->plan, TIER_DEVICE)));
+    fflush(stdout);
+    for (int i = 0; i < n_products; i++) {
+        Product *p = &products[i];
+        free(p->a);
+        free(p->b);
+        free(p->c);
+#if USE_ONEDNN
+        if (p->has_packed) {
+            dnnl_memory_destroy(p->pa);
+            dnnl_memory_destroy(p->pb);
+            dnnl_memory_destroy(p->pc);
+            dnnl_memory_destroy(p->pscratch);
+            dnnl_primitive_destroy(p->packed);
+            dnnl_primitive_desc_destroy(p->packed_description);
+            free(p->packed_b);
+            free(p->scratch);
+        }
+#endif
+    }
+    free(tiles);
+    free(products);
+    trainer_close(m);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) {  // bench DETAILS SAMPLES FLAGS: one configuration
+        if (argc != 4) die("usage: bench [DETAILS(0..2) SAMPLES \"FLAGS\"]");
+        bench(atoi(argv[1]), atoi(argv[2]), argv[3]);
+        return 0;
+    }
+    printf("| flags | matmul GFLOP/s | copy GB/s | ideal ms | step ms | share | tokens/s | peak MiB |\n");
+    printf("|---|---|---|---|---|---|---|---|\n");
+    bench(0, 5, "-e d12 --vocab 50257 -b 4 -t 256 -p fp32");
+    return 0;
+}
