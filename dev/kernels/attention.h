@@ -59,51 +59,49 @@ static inline AttentionShape attention_shape(AttentionKind kind, Number type, si
 // in A because A is lower or upper triangular.
 typedef enum { PRODUCT_FULL, PRODUCT_SCORES, PRODUCT_LOWER, PRODUCT_UPPER } AttentionProduct;
 
-// c (m_panels TILE_M rows of ldc) (+)= a . b over packed panels of K rows; b's panels lie b_stride floats apart.
-static inline void attention_product(AttentionProduct part, float *c, size_t ldc, const float *a, size_t m_panels,
-                                     const float *b, size_t n_panels, size_t b_stride, size_t K, bool add) {
+// c (m_panels TILE_M rows of ldc) (+)= a (rows of lda) . b (packed panels of K rows, b_stride floats apart).
+static inline void attention_product(AttentionProduct part, float *c, size_t ldc, const float *a, size_t lda,
+                                     size_t m_panels, const float *b, size_t n_panels, size_t b_stride, size_t K,
+                                     bool add) {
     for (size_t j = 0; j < n_panels; j++) {
         for (size_t i = 0; i < m_panels; i++) {
             if (part == PRODUCT_SCORES && j * TILE_N >= (i + 1) * TILE_M) continue;
             size_t k0 = part == PRODUCT_UPPER ? size_min(i * TILE_M, K) : 0;
             size_t k1 = part == PRODUCT_LOWER ? size_min((i + 1) * TILE_M, K) : K;
-            tile_product(k1 - k0, a + i * K * TILE_M + k0 * TILE_M, b + j * b_stride + k0 * TILE_N,
+            tile_product(k1 - k0, a + i * TILE_M * lda + k0, lda, b + j * b_stride + k0 * TILE_N,
                          c + i * TILE_M * ldc + j * TILE_N, ldc, add);
         }
     }
 }
 
-// Panels of a (rows, HS) part of qkv, out or their gradients: `part` 0, 1, 2 for q, k, v of `stride` 3C, or 0 of C.
+// A head's (T, HS) part of qkv (`part` 0, 1, 2 for q, k, v; stride 3C), of out or of their gradients (0; stride C).
 static inline TileSource attention_rows(const AttentionShape *s, const void *base, size_t stride, size_t part,
                                         size_t b, size_t h) {
-    TileSource source = {s->type, base, b * s->T * stride + part * s->C + h * s->HS, stride, 1};
+    TileSource source = {s->type, base, b * s->T * stride + part * s->C + h * s->HS, stride};
     return source;
 }
 
-// Panels over HS: (k = row, i = channel), for products that sum over rows.
-static inline void attention_pack_channels(const AttentionShape *s, float *to, TileSource rows, size_t t0, size_t n) {
-    tile_pack(to, TILE_N, s->width / TILE_N, &rows, t0, n, 0, s->HS);
+// Rows t0 ... t0 + n as they are, for the left side of a product that sums over channels.
+static inline void attention_pack_rows(const AttentionShape *s, float *to, const TileSource *rows, size_t t0,
+                                       size_t n) {
+    tile_pack_a(to, s->HS, rows, false, t0, t0 + n, 0, s->HS);
 }
 
-// Panels over rows: (k = channel, i = row), for products that sum over channels.
-static inline void attention_pack_rows(const AttentionShape *s, float *to, size_t width, TileSource rows, size_t t0,
-                                       size_t n, size_t n_padded) {
-    size_t stride = rows.k_stride;
-    rows.k_stride = 1;
-    rows.i_stride = stride;
-    tile_pack(to, width, n_padded / width, &rows, 0, s->HS, t0, t0 + n);
+// Panels over all rows, HS TILE_N floats each, for the right side of a product that sums over channels.
+static inline void attention_pack_keys(const AttentionShape *s, float *to, const TileSource *rows) {
+    tile_pack_b(to, s->HS * TILE_N, rows, true, 0, s->T, 0, s->HS);
 }
 
-// P of one block (rows of ATTENTION_BLOCK floats) as panels of TILE_M rows, for products that sum over keys.
-static inline void attention_pack_scores(float *to, const float *scores, size_t nq, size_t nk) {
-    TileSource rows = {FP32, scores, 0, 1, ATTENTION_BLOCK};
-    tile_pack(to, TILE_M, ceil_div(nq, TILE_M), &rows, 0, nk, 0, nq);
+// Panels over channels, `stride` floats each, for the right side of a product that sums over rows t0 ... t0 + n.
+static inline void attention_pack_channels(const AttentionShape *s, float *to, size_t stride, const TileSource *rows,
+                                           size_t t0, size_t n) {
+    tile_pack_b(to, stride, rows, false, 0, s->HS, t0, n);
 }
 
-// The same, as panels of TILE_M keys, for products that sum over queries.
-static inline void attention_pack_scores_transposed(float *to, const float *scores, size_t nq, size_t nk) {
-    TileSource rows = {FP32, scores, 0, ATTENTION_BLOCK, 1};
-    tile_pack(to, TILE_M, ceil_div(nk, TILE_M), &rows, 0, nq, 0, nk);
+// to (keys, queries) = scores (queries, keys)^T, both in rows of ATTENTION_BLOCK.
+static inline void attention_transpose(float *to, const float *scores, size_t nq, size_t nk) {
+    TileSource rows = {FP32, scores, 0, ATTENTION_BLOCK};
+    tile_copy_transposed(to, ATTENTION_BLOCK, &rows, 0, nq, 0, nk);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -111,10 +109,8 @@ static inline void attention_pack_scores_transposed(float *to, const float *scor
 
 // Packing buffers and sums of one thread, floats.
 static inline size_t attention_forward_floats(const AttentionShape *s) {
-    size_t block = ATTENTION_BLOCK;
-    size_t scores = block * (s->kind == ATTENTION_PLAIN ? s->blocked : 2 * block);
-    return s->blocked * s->HS + s->blocked * s->width + block * (s->HS + s->width) + scores + 2 * block +
-           (s->kind == ATTENTION_PLAIN ? block * block : 0);
+    size_t block = ATTENTION_BLOCK, scores = block * (s->kind == ATTENTION_PLAIN ? s->blocked : block);
+    return round_up(s->blocked * (s->HS + s->width) + block * (s->HS + s->width) + scores + 2 * block, LANES);
 }
 
 // Softmax over one block of keys: rescales what was summed before. scores become P times exp(-maximum), unnormalised.
@@ -137,7 +133,7 @@ static inline void attention_online_row(float *scores, size_t valid, size_t nk, 
 static inline void attention_store_rows(const AttentionShape *s, void *to, TileSource rows, size_t t, const float *x) {
     for (size_t c = 0, n; c < s->HS; c += n) {
         n = size_min(s->HS - c, NUMBER_BLOCK);
-        number_store(s->type, to, rows.first + t * rows.k_stride + c, n, x + c);
+        number_store(s->type, to, rows.first + t * rows.stride + c, n, x + c);
     }
 }
 
@@ -146,8 +142,7 @@ static inline void attention_forward_fused_block(const AttentionShape *s, void *
                                                  const float *k, const float *v, float *scratch, size_t q0,
                                                  TileSource out_rows) {
     const size_t block = ATTENTION_BLOCK;
-    float *scores = scratch, *packed = scores + block * block, *maximum = packed + block * block;
-    float *sum = maximum + block, *o = sum + block;
+    float *scores = scratch, *maximum = scores + block * block, *sum = maximum + block, *o = sum + block;
     size_t nq = size_min(block, s->T - q0), m_panels = ceil_div(nq, TILE_M);
     memset(o, 0, block * s->width * sizeof(float));
     for (size_t i = 0; i < nq; i++) {
@@ -157,15 +152,14 @@ static inline void attention_forward_fused_block(const AttentionShape *s, void *
     for (size_t k0 = 0; k0 <= q0; k0 += block) {
         size_t nk = size_min(block, s->T - k0);
         bool diagonal = k0 == q0;
-        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, scores, block, q, m_panels, k + k0 * s->HS,
-                          ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, scores, block, q, s->HS, m_panels,
+                          k + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
         for (size_t i = 0; i < nq; i++) {
             attention_online_row(scores + i * block, diagonal ? i + 1 : nk, nk, s->scale, &maximum[i], &sum[i],
                                  o + i * s->width, s->width);
         }
-        attention_pack_scores(packed, scores, nq, nk);
-        attention_product(diagonal ? PRODUCT_LOWER : PRODUCT_FULL, o, s->width, packed, m_panels, v + k0 * TILE_N,
-                          s->width / TILE_N, s->blocked * TILE_N, nk, true);
+        attention_product(diagonal ? PRODUCT_LOWER : PRODUCT_FULL, o, s->width, scores, block, m_panels,
+                          v + k0 * TILE_N, s->width / TILE_N, s->blocked * TILE_N, nk, true);
     }
     for (size_t i = 0; i < nq; i++) {
         float inverse = 1.0f / sum[i];
@@ -195,22 +189,19 @@ static inline void attention_forward_plain_block(const AttentionShape *s, void *
                                                  const float *q, const float *k, const float *v, float *scratch,
                                                  size_t q0, TileSource out_rows) {
     const size_t block = ATTENTION_BLOCK;
-    float *scores = scratch, *packed = scores + block * s->blocked, *o = packed + block * block + 2 * block;
+    float *scores = scratch, *o = scores + block * s->blocked + 2 * block;
     size_t nq = size_min(block, s->T - q0), m_panels = ceil_div(nq, TILE_M);
     memset(o, 0, block * s->width * sizeof(float));
     for (size_t k0 = 0; k0 <= q0; k0 += block) {
-        attention_product(PRODUCT_FULL, scores + k0, s->blocked, q, m_panels, k + k0 * s->HS,
+        attention_product(PRODUCT_FULL, scores + k0, s->blocked, q, s->HS, m_panels, k + k0 * s->HS,
                           ceil_div(size_min(block, s->T - k0), TILE_N), s->HS * TILE_N, s->HS, false);
     }
     for (size_t i = 0; i < nq; i++) {
         attention_plain_row(s, scores + i * s->blocked, q0 + i + 1, saved, (head * s->T + q0 + i) * s->T);
     }
     for (size_t k0 = 0; k0 <= q0; k0 += block) {
-        size_t nk = size_min(block, s->T - k0);
-        TileSource rows = {FP32, scores, k0, 1, s->blocked};
-        tile_pack(packed, TILE_M, m_panels, &rows, 0, nk, 0, nq);
-        attention_product(PRODUCT_FULL, o, s->width, packed, m_panels, v + k0 * TILE_N, s->width / TILE_N,
-                          s->blocked * TILE_N, nk, true);
+        attention_product(PRODUCT_FULL, o, s->width, scores + k0, s->blocked, m_panels, v + k0 * TILE_N,
+                          s->width / TILE_N, s->blocked * TILE_N, size_min(block, s->T - k0), true);
     }
     for (size_t i = 0; i < nq; i++) attention_store_rows(s, out, out_rows, q0 + i, o + i * s->width);
 }
@@ -221,14 +212,12 @@ static inline void attention_forward_head(const AttentionShape *s, void *out, vo
     float *k = scratch, *v = k + s->blocked * s->HS, *q = v + s->blocked * s->width, *rest = q + block * s->HS;
     TileSource q_rows = attention_rows(s, qkv, 3 * s->C, 0, b, h), out_rows = attention_rows(s, out, s->C, 0, b, h);
     size_t head = b * s->NH + h;
-    attention_pack_rows(s, k, TILE_N, attention_rows(s, qkv, 3 * s->C, 1, b, h), 0, s->T, round_up(s->T, TILE_N));
-    for (size_t j = 0; j < s->width / TILE_N; j++) {  // one panel at a time: panels lie `blocked` rows apart
-        TileSource v_rows = attention_rows(s, qkv, 3 * s->C, 2, b, h);
-        tile_pack(v + j * s->blocked * TILE_N, TILE_N, 1, &v_rows, 0, s->T, j * TILE_N, s->HS);
-    }
+    TileSource k_rows = attention_rows(s, qkv, 3 * s->C, 1, b, h), v_rows = attention_rows(s, qkv, 3 * s->C, 2, b, h);
+    attention_pack_keys(s, k, &k_rows);
+    attention_pack_channels(s, v, s->blocked * TILE_N, &v_rows, 0, s->T);
     for (size_t q0 = 0; q0 < s->T; q0 += block) {
         size_t nq = size_min(block, s->T - q0);
-        attention_pack_rows(s, q, TILE_M, q_rows, q0, nq, round_up(nq, TILE_M));
+        attention_pack_rows(s, q, &q_rows, q0, nq);
         if (s->kind == ATTENTION_PLAIN) {
             attention_forward_plain_block(s, out, saved, head, q, k, v, rest, q0, out_rows);
         } else {
@@ -270,12 +259,12 @@ static inline void attention_forward(Device *device, Memory *memory, Number type
 
 // The buffers of one thread: a whole head's k and v, packed, its sums of dk and dv, and one block of everything else.
 typedef struct {
-    float *k_rows, *v_rows;                              // (HS, T) panels over keys
-    float *k_channels;                                   // (T, HS) panels over channels
+    float *k_keys, *v_keys;                              // panels over keys, (HS, T)
+    float *k_channels;                                   // panels over channels, (T, HS)
     float *dk, *dv;                                      // sums (blocked, width)
     float *q_rows, *do_rows, *q_channels, *do_channels;  // of the block of queries
     float *dq;                                           // sums (block, width)
-    float *p, *dp, *packed;                              // (block, block)
+    float *p, *dp, *transposed;                          // (block, block)
     float *d;                                            // row sums of dO o O (block)
 } AttentionBuffers;
 
@@ -287,9 +276,9 @@ static inline size_t attention_buffers(const AttentionShape *s, AttentionBuffers
                               block * s->HS,         block * s->width,      block * s->width,
                               block * s->width,      block * block,         block * block,
                               block * block,         block};
-    float **const pointers[14] = {&x->k_rows,  &x->v_rows,     &x->k_channels,  &x->dk, &x->dv, &x->q_rows,
+    float **const pointers[14] = {&x->k_keys,  &x->v_keys,     &x->k_channels,  &x->dk, &x->dv, &x->q_rows,
                                   &x->do_rows, &x->q_channels, &x->do_channels, &x->dq, &x->p,  &x->dp,
-                                  &x->packed,  &x->d};
+                                  &x->transposed,  &x->d};
     size_t total = 0;
     for (int i = 0; i < 14; i++) {
         *pointers[i] = base ? base + total : NULL;
@@ -304,8 +293,8 @@ static inline void attention_probabilities(const AttentionShape *s, const Attent
     const size_t block = ATTENTION_BLOCK;
     bool diagonal = k0 == q0;
     if (s->kind == ATTENTION_FUSED) {
-        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->p, block, x->q_rows, ceil_div(nq, TILE_M),
-                          x->k_rows + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->p, block, x->q_rows, s->HS,
+                          ceil_div(nq, TILE_M), x->k_keys + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
     }
     for (size_t i = 0; i < nq; i++) {
         float *p = x->p + i * block, view[NUMBER_BLOCK];
@@ -328,22 +317,21 @@ static inline void attention_backward_block(const AttentionShape *s, const Atten
     bool diagonal = k0 == q0;
     size_t q_panels = ceil_div(nq, TILE_M), k_panels = ceil_div(nk, TILE_M), c_panels = s->width / TILE_N;
     attention_probabilities(s, x, saved, head, q0, nq, k0, nk);
-    attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->dp, block, x->do_rows, q_panels,
-                      x->v_rows + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
-    attention_pack_scores_transposed(x->packed, x->p, nq, nk);
-    attention_product(diagonal ? PRODUCT_UPPER : PRODUCT_FULL, x->dv + k0 * s->width, s->width, x->packed, k_panels,
-                      x->do_channels, c_panels, nq * TILE_N, nq, true);
+    attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->dp, block, x->do_rows, s->HS,
+                      q_panels, x->v_keys + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+    attention_transpose(x->transposed, x->p, nq, nk);
+    attention_product(diagonal ? PRODUCT_UPPER : PRODUCT_FULL, x->dv + k0 * s->width, s->width, x->transposed, block,
+                      k_panels, x->do_channels, c_panels, nq * TILE_N, nq, true);
     for (size_t i = 0; i < nq; i++) {  // dP becomes dS
         float *dp = x->dp + i * block, *p = x->p + i * block;
         size_t valid = diagonal ? i + 1 : nk;
         for (size_t k = 0; k < valid; k++) dp[k] = s->scale * p[k] * (dp[k] - x->d[i]);
         for (size_t k = valid; k < nk; k++) dp[k] = 0.0f;
     }
-    attention_pack_scores_transposed(x->packed, x->dp, nq, nk);
-    attention_product(diagonal ? PRODUCT_UPPER : PRODUCT_FULL, x->dk + k0 * s->width, s->width, x->packed, k_panels,
-                      x->q_channels, c_panels, nq * TILE_N, nq, true);
-    attention_pack_scores(x->packed, x->dp, nq, nk);
-    attention_product(diagonal ? PRODUCT_LOWER : PRODUCT_FULL, x->dq, s->width, x->packed, q_panels,
+    attention_transpose(x->transposed, x->dp, nq, nk);
+    attention_product(diagonal ? PRODUCT_UPPER : PRODUCT_FULL, x->dk + k0 * s->width, s->width, x->transposed, block,
+                      k_panels, x->q_channels, c_panels, nq * TILE_N, nq, true);
+    attention_product(diagonal ? PRODUCT_LOWER : PRODUCT_FULL, x->dq, s->width, x->dp, block, q_panels,
                       x->k_channels + k0 * TILE_N, c_panels, s->blocked * TILE_N, nk, true);
 }
 
@@ -351,7 +339,7 @@ static inline void attention_row_products(const AttentionShape *s, float *d, con
                                           TileSource rows, size_t q0, size_t nq) {
     for (size_t i = 0; i < nq; i++) {
         float lanes[LANES] = {0}, a_block[NUMBER_BLOCK], b_block[NUMBER_BLOCK];
-        size_t at = rows.first + (q0 + i) * rows.k_stride;
+        size_t at = rows.first + (q0 + i) * rows.stride;
         for (size_t c = 0, n; c < s->HS; c += n) {
             n = size_min(s->HS - c, NUMBER_BLOCK);
             lanes_add_products(lanes, number_load(s->type, out, at + c, n, a_block),
@@ -368,19 +356,17 @@ static inline void attention_backward_head(const AttentionShape *s, void *dqkv, 
     attention_buffers(s, &x, scratch);
     TileSource q = attention_rows(s, qkv, 3 * s->C, 0, b, h), k = attention_rows(s, qkv, 3 * s->C, 1, b, h);
     TileSource v = attention_rows(s, qkv, 3 * s->C, 2, b, h), o = attention_rows(s, dout, s->C, 0, b, h);
-    attention_pack_rows(s, x.k_rows, TILE_N, k, 0, s->T, round_up(s->T, TILE_N));
-    attention_pack_rows(s, x.v_rows, TILE_N, v, 0, s->T, round_up(s->T, TILE_N));
-    for (size_t j = 0; j < s->width / TILE_N; j++) {
-        tile_pack(x.k_channels + j * s->blocked * TILE_N, TILE_N, 1, &k, 0, s->T, j * TILE_N, s->HS);
-    }
+    attention_pack_keys(s, x.k_keys, &k);
+    attention_pack_keys(s, x.v_keys, &v);
+    attention_pack_channels(s, x.k_channels, s->blocked * TILE_N, &k, 0, s->T);
     memset(x.dk, 0, s->blocked * s->width * sizeof(float));
     memset(x.dv, 0, s->blocked * s->width * sizeof(float));
     for (size_t q0 = 0; q0 < s->T; q0 += block) {
         size_t nq = size_min(block, s->T - q0);
-        attention_pack_rows(s, x.q_rows, TILE_M, q, q0, nq, round_up(nq, TILE_M));
-        attention_pack_rows(s, x.do_rows, TILE_M, o, q0, nq, round_up(nq, TILE_M));
-        attention_pack_channels(s, x.q_channels, q, q0, nq);
-        attention_pack_channels(s, x.do_channels, o, q0, nq);
+        attention_pack_rows(s, x.q_rows, &q, q0, nq);
+        attention_pack_rows(s, x.do_rows, &o, q0, nq);
+        attention_pack_channels(s, x.q_channels, nq * TILE_N, &q, q0, nq);
+        attention_pack_channels(s, x.do_channels, nq * TILE_N, &o, q0, nq);
         attention_row_products(s, x.d, out, dout, o, q0, nq);
         memset(x.dq, 0, block * s->width * sizeof(float));
         for (size_t k0 = 0; k0 <= q0; k0 += block) {

@@ -11,8 +11,8 @@
 
 #include "../device.h"
 
-// log of the sum of exponentials of the first V elements of a row, and their maximum.
-static inline float classifier_log_sum_exp(Number type, const void *logits, size_t row, size_t V, float *maximum) {
+// Of the first V elements of a row: their maximum, and the log of the sum of exp(element - maximum).
+static inline float classifier_log_sum(Number type, const void *logits, size_t row, size_t V, float *maximum) {
     float block[NUMBER_BLOCK], sum[LANES] = {0}, largest[LANES];
     for (int l = 0; l < LANES; l++) largest[l] = -FLT_MAX;
     for (size_t v = 0, n; v < V; v += n) {
@@ -34,7 +34,7 @@ static inline float classifier_log_sum_exp(Number type, const void *logits, size
         lanes_add(sum, exponentials, n);
     }
     *maximum = top;
-    return top + logf(lanes_total(sum));
+    return logf(lanes_total(sum));
 }
 
 static inline void classifier_row(Number type, float *loss, void *logits, int32_t target, size_t row, size_t V,
@@ -45,14 +45,14 @@ static inline void classifier_row(Number type, float *loss, void *logits, int32_
         if (gradient) memset(number_at(type, logits, row), 0, Vp * number_size(type));
         return;
     }
-    float log_sum = classifier_log_sum_exp(type, logits, row, V, &maximum);
-    *loss = log_sum - number_get(type, logits, row + (size_t)target);
+    float log_sum = classifier_log_sum(type, logits, row, V, &maximum);  // differences first: logits may be large
+    *loss = (maximum - number_get(type, logits, row + (size_t)target)) + log_sum;
     if (!gradient) return;
     for (size_t v = 0, n; v < V; v += n) {
         n = size_min(V - v, NUMBER_BLOCK);
         const float *x = number_load(type, logits, row + v, n, block);
         float *d = number_target(type, logits, row + v, block);
-        for (size_t i = 0; i < n; i++) d[i] = scale * number_exp(x[i] - log_sum);
+        for (size_t i = 0; i < n; i++) d[i] = scale * number_exp((x[i] - maximum) - log_sum);
         if ((size_t)target >= v && (size_t)target < v + n) d[(size_t)target - v] -= scale;
         number_store(type, logits, row + v, n, d);
     }

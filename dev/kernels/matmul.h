@@ -9,10 +9,12 @@
 // weights and biases are fp32: a product is summed completely, then added once to what is there (or, the first time in
 // a step, replaces it). Cost: 2 rows IC OC operations each.
 //
-// On the CPU oneDNN's matmul primitive does the work, in the storage type where the processor multiplies it natively.
-// Everything else (bf16 without AVX-512 BF16, or no oneDNN at all) runs on the tiles of tile.h, which convert while
-// they pack. Primitives depend on shapes only; they are looked up by the planning pass, made before the first step and
-// kept. Their scratchpads, like the packing buffers, are taken from the stack.
+// On the CPU oneDNN's matmul primitive does the work where it has a brgemm implementation (AVX-512), in the storage
+// type where the processor multiplies it natively. Its other implementations take memory of their own at every call
+// (0.9 to 8 MiB for GPT-2's shapes on AVX2), which no plan can count, so everything else, and a machine without the
+// library, runs on the tiles of tile.h, which convert while they pack. Primitives depend on shapes only; they are
+// looked up by the planning pass, made before the first step and kept. Their scratchpads, like the packing buffers,
+// are taken from the stack.
 #ifndef MATMUL_H
 #define MATMUL_H
 
@@ -48,7 +50,7 @@ typedef struct {
 enum { MATMUL_ENTRIES = 512 };
 
 typedef struct Matmul {
-    bool use_library;  // oneDNN is there
+    bool use_library;  // oneDNN is there, on AVX-512
     bool native_bf16;  // and multiplies bf16 natively
     const char *isa;   // what the products run on, for the log
     size_t n_entries, last;
@@ -80,15 +82,15 @@ static inline Matmul *matmul_open(bool use_library) {
     if (!use_library) return matmul;
     matmul_check(dnnl_engine_create(&matmul->engine, dnnl_cpu, 0), "creating the engine");
     matmul_check(dnnl_stream_create(&matmul->stream, matmul->engine, dnnl_stream_default_flags), "creating a stream");
-    matmul->use_library = true;
     int isa = (int)dnnl_get_effective_cpu_isa();
     bool avx512 = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
     matmul->native_bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-    matmul->isa = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx ? "oneDNN, AMX"
-                  : matmul->native_bf16                                                ? "oneDNN, AVX-512 BF16"
-                  : avx512                                                             ? "oneDNN, AVX-512"
-                  : (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2                     ? "oneDNN, AVX2"
-                                                                                       : "oneDNN, SSE or AVX";
+    matmul->use_library = avx512;
+    if (avx512) {
+        matmul->isa = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx ? "oneDNN, AMX"
+                      : matmul->native_bf16                                                ? "oneDNN, AVX-512 BF16"
+                                                                                           : "oneDNN, AVX-512";
+    }
 #else
     (void)use_library;
 #endif
@@ -110,7 +112,7 @@ static inline void matmul_close(Matmul *matmul) {
         }
         dnnl_primitive_desc_destroy(entry->description);
     }
-    if (matmul->use_library) {
+    if (matmul->engine) {
         dnnl_stream_destroy(matmul->stream);
         dnnl_engine_destroy(matmul->engine);
     }
@@ -121,11 +123,13 @@ static inline void matmul_close(Matmul *matmul) {
 // ---------------------------------------------------------------------------------------------------------------
 // Own tiles
 
-enum { MATMUL_BLOCK_M = 192, MATMUL_BLOCK_N = 384, MATMUL_BLOCK_K = 256 };  // multiples of every TILE_M and TILE_N
+// Of one thread's block of C, and of the parts of A within it; multiples of every TILE_M and TILE_N.
+enum { MATMUL_BLOCK_M = 384, MATMUL_BLOCK_N = 384, MATMUL_BLOCK_K = 256, MATMUL_PART_M = 192 };
+enum { MATMUL_LDA = MATMUL_BLOCK_K + 16 };  // so that a column of A does not fall into few sets of the cache
 
 // Floats of packing buffers and sums for one thread.
 static inline size_t matmul_tiled_floats(void) {
-    return (size_t)MATMUL_BLOCK_M * MATMUL_BLOCK_K + (size_t)MATMUL_BLOCK_K * MATMUL_BLOCK_N +
+    return (size_t)MATMUL_PART_M * MATMUL_LDA + (size_t)MATMUL_BLOCK_K * MATMUL_BLOCK_N +
            (size_t)MATMUL_BLOCK_M * MATMUL_BLOCK_N;
 }
 
@@ -145,20 +149,23 @@ static inline void matmul_store_row(const MatmulShape *s, void *c, const void *b
     number_store(s->c_type, c, m * s->N + n0, n, to);
 }
 
-// One block of C: rows [m0, m1), columns [n0, n1).
+// One block of C: rows [m0, m1), columns [n0, n1). For each part of K, B is packed once and A in parts of a few rows
+// that stay in the second-level cache.
 static inline void matmul_block(const MatmulShape *s, const TileSource *a_from, const TileSource *b_from, void *c,
                                 const void *bias, float *scratch, size_t m0, size_t m1, size_t n0, size_t n1) {
-    float *a = scratch, *b = a + (size_t)MATMUL_BLOCK_M * MATMUL_BLOCK_K;
+    float *a = scratch, *b = a + (size_t)MATMUL_PART_M * MATMUL_LDA;
     float *sums = b + (size_t)MATMUL_BLOCK_K * MATMUL_BLOCK_N;
-    size_t m_panels = ceil_div(m1 - m0, TILE_M), n_panels = ceil_div(n1 - n0, TILE_N);
     for (size_t k = 0; k < s->K; k += MATMUL_BLOCK_K) {
         size_t K = size_min(MATMUL_BLOCK_K, s->K - k);
-        tile_pack(a, TILE_M, m_panels, a_from, k, K, m0, m1);
-        tile_pack(b, TILE_N, n_panels, b_from, k, K, n0, n1);
-        for (size_t j = 0; j < n_panels; j++) {
-            for (size_t i = 0; i < m_panels; i++) {
-                tile_product(K, a + i * K * TILE_M, b + j * K * TILE_N,
-                             sums + i * TILE_M * MATMUL_BLOCK_N + j * TILE_N, MATMUL_BLOCK_N, k > 0);
+        tile_pack_b(b, K * TILE_N, b_from, s->b_transposed, n0, n1, k, K);
+        for (size_t m = m0; m < m1; m += MATMUL_PART_M) {
+            size_t m_end = size_min(m + MATMUL_PART_M, m1);
+            tile_pack_a(a, MATMUL_LDA, a_from, s->a_transposed, m, m_end, k, K);
+            for (size_t j = 0; j * TILE_N < n1 - n0; j++) {
+                for (size_t i = 0; i < m_end - m; i += TILE_M) {
+                    tile_product(K, a + i * MATMUL_LDA, MATMUL_LDA, b + j * K * TILE_N,
+                                 sums + (m - m0 + i) * MATMUL_BLOCK_N + j * TILE_N, MATMUL_BLOCK_N, k > 0);
+                }
             }
         }
     }
@@ -167,11 +174,11 @@ static inline void matmul_block(const MatmulShape *s, const TileSource *a_from, 
 
 static inline void matmul_tiled_cpu(const MatmulShape *s, void *c, const void *a, const void *b, const void *bias,
                                     float *scratch, int threads) {
-    TileSource a_from = {s->a_type, a, 0, s->a_transposed ? s->M : 1, s->a_transposed ? 1 : s->K};
-    TileSource b_from = {s->b_type, b, 0, s->b_transposed ? 1 : s->N, s->b_transposed ? s->K : 1};
+    TileSource a_from = {s->a_type, a, 0, s->a_transposed ? s->M : s->K};
+    TileSource b_from = {s->b_type, b, 0, s->b_transposed ? s->K : s->N};
     size_t block_m = MATMUL_BLOCK_M, block_n = MATMUL_BLOCK_N;  // smaller where threads would have nothing to do
+    while (block_m > 96 && ceil_div(s->M, block_m) * ceil_div(s->N, block_n) < 4 * (size_t)threads) block_m /= 2;
     while (block_n > 96 && ceil_div(s->M, block_m) * ceil_div(s->N, block_n) < 4 * (size_t)threads) block_n /= 2;
-    while (block_m > 48 && ceil_div(s->M, block_m) * ceil_div(s->N, block_n) < 4 * (size_t)threads) block_m /= 2;
     size_t n_blocks = ceil_div(s->N, block_n);
     int64_t blocks = (int64_t)(ceil_div(s->M, block_m) * n_blocks);
 #pragma omp parallel for schedule(dynamic, 1)
@@ -197,7 +204,7 @@ static inline dnnl_memory_desc_t matmul_onednn_matrix(Number type, size_t rows, 
     return description;
 }
 
-// Describes the primitive and asks for its scratchpad; false if the library has none for this shape and type.
+// Describes the primitive and asks for its scratchpad; false if the library has none that will do.
 static inline bool matmul_describe(Matmul *matmul, MatmulEntry *entry) {
     const MatmulShape *s = &entry->shape;
     dnnl_memory_desc_t a = matmul_onednn_matrix(s->a_type, s->M, s->K, s->a_transposed);
@@ -221,6 +228,12 @@ static inline bool matmul_describe(Matmul *matmul, MatmulEntry *entry) {
     dnnl_primitive_attr_destroy(attributes);
     if (status == dnnl_unimplemented || status == dnnl_invalid_arguments) return false;
     matmul_check(status, "creating a product");
+    const char *name = "";
+    matmul_check(dnnl_primitive_desc_query(entry->description, dnnl_query_impl_info_str, 0, &name), "asking its name");
+    if (strncmp(name, "brg", 3) != 0) {  // allocates at every call
+        dnnl_primitive_desc_destroy(entry->description);
+        return false;
+    }
     const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(entry->description, dnnl_query_scratchpad_md, 0);
     entry->scratchpad = pad ? dnnl_memory_desc_get_size(pad) : 0;
     return true;
