@@ -129,7 +129,7 @@ static inline void tile_copy_transposed(float *to, size_t ldt, const TileSource 
                 size_t at = from->first + (row0 + i + r) * from->stride + column0 + j;
                 rows[r] = number_load(from->type, from->base, at, n, blocks[r]);
             }
-            size_t ldf = from->type == FP32 ? from->stride : TILE_STRIP;
+            size_t ldf = from->type == FP32 ? from->stride : (size_t)TILE_STRIP;
             for (size_t k = 0; k < whole; k += 8) {
                 tile_transpose_8x8(to + (j + k) * ldt + i, ldt, rows[0] + k, ldf);
             }
