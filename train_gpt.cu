@@ -803,9 +803,9 @@ static void configure_prompt(Trainer *m) {
 // Steps in all: -x, or 500, or one epoch if that is less.
 static int64_t configure_steps(const Trainer *m) {
     if (m->options.steps >= 0) return m->options.steps;
-    int64_t epoch = DEFAULT_STEPS;
-    if (m->train.n_windows > 0) epoch = (int64_t)ceil_div(m->train.n_windows, m->config.B * m->config.micro_batches);
-    return epoch < DEFAULT_STEPS ? epoch : DEFAULT_STEPS;
+    size_t epoch = DEFAULT_STEPS;
+    if (m->train.n_windows > 0) epoch = ceil_div(m->train.n_windows, m->config.B * m->config.micro_batches);
+    return (int64_t)size_min(epoch, DEFAULT_STEPS);
 }
 
 static void configure(Trainer *m) {
