@@ -107,7 +107,7 @@ check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's a
 	    -o build/compilers_$$language >build/compilers_$$language.log || exit 1; done; \
 	cmp build/compilers_c/checkpoint_00000003.bin build/compilers_cpp/checkpoint_00000003.bin || exit 1; done
 	@WITHOUT="onednn openmp" && export WITHOUT && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
-	$(CC) $(C11) -Werror -Wno-unknown-pragmas $(PROGRAM) -o build/train_gpt_bare -x none $$libraries && \
+	$(CC) $(C11) -Werror $(PROGRAM) -o build/train_gpt_bare -x none $$libraries && \
 	build/train_gpt_bare -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -p bf16 -x 2 -m 2 -g 30 >build/compilers_bare.log
 	@echo "check-compilers: no warnings, the same bits from $(CC) and $(CXX)"
 

@@ -520,8 +520,13 @@ static void sample(Trainer *m) {
     TextOut text;
     size_t total = m->config.sample_length, mark = memory_mark(memory, TIER_HOST), length = 0;
     memory_begin(memory, PHASE_SAMPLE);
-    void *raw = memory_push(memory, TIER_HOST, KIND_LOGITS, m->config.shape.Vp * number_size(m->config.type), "logits");
-    float *logits = (float *)memory_push(memory, TIER_HOST, KIND_LOGITS, m->config.shape.Vp * sizeof(float), "logits");
+    void *raw = NULL;
+    float *logits = NULL;
+    if (m->n_prompt < total) {  // otherwise the prompt is all there is to print
+        size_t Vp = m->config.shape.Vp;
+        raw = memory_push(memory, TIER_HOST, KIND_LOGITS, Vp * number_size(m->config.type), "logits");
+        logits = (float *)memory_push(memory, TIER_HOST, KIND_LOGITS, Vp * sizeof(float), "logits");
+    }
     if (real) {
         printf("--- sample after step %lld\n", (long long)m->step);
         text_open(&text, stdout);
@@ -663,7 +668,8 @@ static void plan_check(Trainer *m) {
     size_t budget = memory_budget(m), needed = memory_needed(m, &m->plan), least;
     char flags[256], message[1024];
     if (needed <= budget) {
-        printf("fits: %.1f MiB of %.1f MiB (%.3g %% headroom)\n", log_mib(needed), log_mib(budget), m->options.headroom);
+        printf("fits: %.1f MiB of %.1f MiB (%.3g %% headroom)\n", log_mib(needed), log_mib(budget),
+               m->options.headroom);
         return;
     }
     int n = snprintf(message, sizeof(message),
@@ -820,18 +826,21 @@ static void configure(Trainer *m) {
         flags_fail("-d %zu is not a multiple of B T = %zu", tokens, config->B * config->T);
     }
     config->micro_batches = tokens / (config->B * config->T);
-    if (o->sample_length > o->T) flags_fail("-g %lld is longer than -t %lld", (long long)o->sample_length, (long long)o->T);
+    if (o->sample_length > o->T)
+        flags_fail("-g %lld is longer than -t %lld", (long long)o->sample_length, (long long)o->T);
     config->sample_length = o->sample_length < 0 ? config->T : (size_t)o->sample_length;
     config->attention = strcmp(o->attention, "plain") == 0 ? ATTENTION_PLAIN : ATTENTION_FUSED;
     config->recompute = (int)o->recompute;
     config->head_chunks = (size_t)o->head_chunks;
     config->save = o->output != NULL;
-    bool bf16 = strcmp(o->precision, "bf16") == 0 || (strcmp(o->precision, "auto") == 0 && m->device.matmul->native_bf16);
+    bool bf16 =
+        strcmp(o->precision, "bf16") == 0 || (strcmp(o->precision, "auto") == 0 && m->device.matmul->native_bf16);
     config->type = bf16 ? BF16 : FP32;
     configure_model(m);
     configure_data(m);
     configure_prompt(m);
-    config->recompute_layers = size_min(config->shape.L, o->recompute_layers < 0 ? SIZE_MAX : (size_t)o->recompute_layers);
+    config->recompute_layers =
+        size_min(config->shape.L, o->recompute_layers < 0 ? SIZE_MAX : (size_t)o->recompute_layers);
     config->steps = configure_steps(m);
     size_t windows = m->validation.n_windows;
     config->validation_batches = o->validate_every > 0 ? (size_t)o->validation_batches : 0;
@@ -1045,9 +1054,10 @@ static void train(Trainer *m) {
         train_after_step(m, &row);
         report_phases(m);
     }
+    if (m->log.terminal) putchar('\n');
     if (!interrupted) return;
     if (m->config.save) save(m);
-    printf("\ninterrupted after step %lld; %s\n", (long long)m->step,
+    printf("interrupted after step %lld; %s\n", (long long)m->step,
            m->config.save ? "saved, go on with -y 1" : "nothing saved, since there is no -o");
 }
 

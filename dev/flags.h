@@ -45,7 +45,8 @@ static const Flag FLAGS[] = {
      "directory for steps.csv, memory.csv and checkpoints"},
     {'n', "save-every", FLAG_INTEGER, FLAG_FIELD(save_every), "0", 0, FLAG_MAX, NULL,
      "steps between checkpoints, and one at the end (0: none)"},
-    {'y', "resume", FLAG_INTEGER, FLAG_FIELD(resume), "0", 0, 1, NULL, "1: go on from the newest good checkpoint in -o"},
+    {'y', "resume", FLAG_INTEGER, FLAG_FIELD(resume), "0", 0, 1, NULL,
+     "1: go on from the newest good checkpoint in -o"},
     {'b', "batch", FLAG_INTEGER, FLAG_FIELD(B), "8", 1, 1 << 20, NULL, "sequences per micro-batch (B)"},
     {'t', "length", FLAG_INTEGER, FLAG_FIELD(T), "256", 1, 1 << 20, NULL, "tokens per sequence (T)"},
     {'d', "tokens-per-step", FLAG_INTEGER, FLAG_FIELD(tokens_per_step), "0", 0, FLAG_MAX, NULL,
@@ -90,17 +91,20 @@ static const Flag FLAGS[] = {
      "start of samples (default: the start of the validation data)"},
     {0, "temperature", FLAG_REAL, FLAG_FIELD(temperature), "0.8", 0, 1e6, NULL, "of samples (0: most likely token)"},
     {0, "tokenizer", FLAG_TEXT, FLAG_FIELD(tokenizer), NULL, 0, 0, NULL, "llm.c's tokenizer file, to print samples"},
-    {0, "plan", FLAG_SWITCH, FLAG_FIELD(plan), NULL, 0, 0, NULL, "print the memory of every phase and exit; runs nothing"},
+    {0, "plan", FLAG_SWITCH, FLAG_FIELD(plan), NULL, 0, 0, NULL,
+     "print the memory of every phase and exit; runs nothing"},
     {0, "device", FLAG_CHOICE, FLAG_FIELD(device), "auto", 0, 0, "auto|cpu|plan", "where to run; plan is --plan"},
     {0, "device-memory", FLAG_SIZE, FLAG_FIELD(device_memory), "0", 0, 1e18, NULL,
      "memory of the device, e.g. 2GiB (0: what is available)"},
-    {0, "headroom", FLAG_REAL, FLAG_FIELD(headroom), "10", 0, 99, NULL, "per cent of the device's memory to leave free"},
+    {0, "headroom", FLAG_REAL, FLAG_FIELD(headroom), "10", 0, 99, NULL,
+     "per cent of the device's memory to leave free"},
     {0, "help", FLAG_SWITCH, FLAG_FIELD(help), NULL, 0, 0, NULL, "prints this and exits"},
 };
 
 enum { N_FLAGS = sizeof(FLAGS) / sizeof(FLAGS[0]) };
 
-#define FLAGS_USAGE "usage: train_gpt [-e MODEL] [-i DATA] [-o DIR] [-b B] [-t T] [-x STEPS] [-r 0..3] ... (-h: all flags)"
+#define FLAGS_USAGE \
+    "usage: train_gpt [-e MODEL] [-i DATA] [-o DIR] [-b B] [-t T] [-x STEPS] [-r 0..3] ... (-h: all flags)"
 
 PRINTF_LIKE(1, 2)
 static inline void flags_fail(const char *format, ...) {
@@ -175,7 +179,8 @@ static inline void flags_set(Options *options, const Flag *flag, const char *val
     case FLAG_REAL:
         number = strtod(value, &end);
         if (end == value || *end || (flag->kind == FLAG_INTEGER && number != floor(number))) {
-            flags_fail("--%s %s: not %s", flag->name, value, flag->kind == FLAG_INTEGER ? "a whole number" : "a number");
+            flags_fail("--%s %s: not %s", flag->name, value,
+                       flag->kind == FLAG_INTEGER ? "a whole number" : "a number");
         }
         break;
     }

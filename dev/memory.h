@@ -11,7 +11,8 @@
 // what the real run reserves. The real run keeps a ledger of its own and, at the end of every phase, compares: the
 // same takes in the same order, the same peak. Beside the ledger stands a witness that it can't fool: in a phase's
 // first occurrence the free middle is filled with poison before, and afterwards nothing may be found touched beyond
-// the ledger's peak, and the touched top must lie within MEMORY_ALIGN bytes of it.
+// the ledger's peak, and the touched top must lie within MEMORY_ALIGN bytes of it (unless the top is a workspace: how
+// much of that is used is a library's affair, or depends on how threads share the work).
 //
 // Only the compute queue touches the stack. After memory_reserve() nothing here allocates.
 #ifndef MEMORY_H
@@ -32,7 +33,7 @@ typedef enum {
     KIND_ACTIVATION_GRADIENTS,  // what flows back
     KIND_LOGITS,
     KIND_SCRATCH,               // within one layer or one operation
-    KIND_LIBRARY,               // the math library's scratchpads
+    KIND_WORKSPACE,             // of products of matrices: a library's scratchpad, or our packing buffers
     KIND_DATA,                  // tokens, targets, losses
     KIND_FILES,                 // buffers of checkpoints on their way to and from the disk
     KINDS
@@ -53,7 +54,7 @@ typedef enum {
 static const char *const TIER_NAMES[TIERS] = {"device", "host", "disk"};
 static const char *const KIND_NAMES[KINDS] = {"weights",  "master weights", "gradients", "moments",
                                               "activations", "activation gradients", "logits", "scratch",
-                                              "library",  "data",           "files"};
+                                              "workspace", "data",          "files"};
 static const char *const PHASE_NAMES[PHASES] = {"setup",  "forward",    "head",   "backward",
                                                 "update", "validation", "sample", "save"};
 
@@ -257,7 +258,7 @@ static inline void memory_check_witness(const Memory *memory, Tier tier) {
     size_t untouched = memory_untouched(slab->base + slab->kept, slab->capacity - slab_used(slab));
     size_t touched = slab->capacity - untouched;
     if (touched > phase->peak[tier] ||
-        (touched + MEMORY_ALIGN < phase->peak[tier] && phase->top[tier] != KIND_LIBRARY)) {
+        (touched + MEMORY_ALIGN < phase->peak[tier] && phase->top[tier] != KIND_WORKSPACE)) {
         die("%s memory, phase %s: the ledger says %zu bytes, %zu were really touched. This is a bug, please report "
             "it with the command line", TIER_NAMES[tier], PHASE_NAMES[memory->phase], phase->peak[tier], touched);
     }

@@ -23,7 +23,8 @@ static inline double schedule_lr(const Schedule *s, int64_t t) {
     double done = s->steps > start ? (double)(t - start) / (double)(s->steps - start) : 1.0;
     if (done > 1.0) done = 1.0;
     double lowest = s->lr * s->final_fraction;
-    if (strcmp(s->kind, "cosine") == 0) return lowest + 0.5 * (1.0 + cos(3.14159265358979323846 * done)) * (s->lr - lowest);
+    if (strcmp(s->kind, "cosine") == 0)
+        return lowest + 0.5 * (1.0 + cos(3.14159265358979323846 * done)) * (s->lr - lowest);
     return lowest + (1.0 - done) * (s->lr - lowest);
 }
 

@@ -92,11 +92,12 @@ static void product_add(Product *products, int *n, const char *name, int count, 
 // Every product of one micro-batch.
 static int products_of_step(const Config *c, Product *products) {
     size_t rows = c->B * c->T, C = c->shape.C, L = c->shape.L, Vp = c->shape.Vp;
-    static const char *const names[5][3] = {{"qkv forward", "qkv backward input", "qkv backward weight"},
-                                            {"projection forward", "projection backward input", "projection backward weight"},
-                                            {"fc forward", "fc backward input", "fc backward weight"},
-                                            {"fcproj forward", "fcproj backward input", "fcproj backward weight"},
-                                            {"head forward", "head backward input", "head backward weight"}};
+    static const char *const names[5][3] = {
+        {"qkv forward", "qkv backward input", "qkv backward weight"},
+        {"projection forward", "projection backward input", "projection backward weight"},
+        {"fc forward", "fc backward input", "fc backward weight"},
+        {"fcproj forward", "fcproj backward input", "fcproj backward weight"},
+        {"head forward", "head backward input", "head backward weight"}};
     const size_t ic[5] = {C, C, C, 4 * C, C}, oc[5] = {3 * C, C, 4 * C, C, Vp};
     int n = 0;
     for (int i = 0; i < 5; i++) {
@@ -208,7 +209,8 @@ static void operations_sample(Trainer *m, Operations *all) {
     Memory *memory = &m->memory;
     Store *store = &m->store;
     Number type = c->type;
-    size_t B = c->B, T = c->T, C = c->shape.C, rows = B * T, size = number_size(type), mark = memory_mark(memory, TIER_DEVICE);
+    size_t B = c->B, T = c->T, C = c->shape.C, rows = B * T, size = number_size(type),
+           mark = memory_mark(memory, TIER_DEVICE);
     double n = (double)(rows * C), s = (double)size, L = (double)c->shape.L, micro = (double)c->micro_batches;
     double heads = (double)(rows * c->shape.NH) * 4;
     Layer a;
@@ -219,7 +221,8 @@ static void operations_sample(Trainer *m, Operations *all) {
     void *dqkv = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * 3 * C * size, "dqkv");
     void *dout = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "dout");
     const void *w = tensor_weights(store, 1, TENSOR_LN1W), *b = tensor_weights(store, 1, TENSOR_LN1B);
-    encoder_forward(d, type, x, m->batch.tokens, tensor_weights(store, 0, TENSOR_WTE), tensor_weights(store, 0, TENSOR_WPE), B, T, C);
+    encoder_forward(d, type, x, m->batch.tokens, tensor_weights(store, 0, TENSOR_WTE),
+                    tensor_weights(store, 0, TENSOR_WPE), B, T, C);
     layer_forward_to_gelu(m, 0, B, T, x, &a);
     memcpy(dout, a.ln2, rows * C * size);
     int i = 0;
@@ -239,8 +242,9 @@ static void operations_sample(Trainer *m, Operations *all) {
     attention_backward(d, memory, type, c->attention, dqkv, dout, a.qkv, a.atty, a.saved, B, T, C, c->shape.NH);
     operation_end(all, i++, "attention backward", micro * L, 8 * n * s + heads);
     operation_start();
-    layernorm_backward(d, memory, type, x, tensor_gradients(store, 1, TENSOR_LN1W), tensor_gradients(store, 1, TENSOR_LN1B),
-                       dout, a.residual, a.ln2_mean, a.ln2_rstd, w, rows, C, true, false);
+    layernorm_backward(d, memory, type, x, tensor_gradients(store, 1, TENSOR_LN1W),
+                       tensor_gradients(store, 1, TENSOR_LN1B), dout, a.residual, a.ln2_mean, a.ln2_rstd, w, rows, C,
+                       true, false);
     operation_end(all, i++, "layernorm backward", micro * (2 * L + 1), 4 * n * s);
     operation_start();
     gelu_backward(d, type, a.gelu, a.gelu, a.fch, rows * 4 * C);
@@ -249,11 +253,14 @@ static void operations_sample(Trainer *m, Operations *all) {
     matmul_backward_bias(d, memory, type, tensor_gradients(store, 1, TENSOR_FCB), a.gelu, rows, 4 * C, false);
     operation_end(all, i++, "bias gradients", micro * L * 9.0 / 4.0, 4 * n * s);
     memory_release(memory, TIER_DEVICE, mark);
-    void *logits = memory_push(memory, TIER_DEVICE, KIND_LOGITS, ceil_div(rows, c->head_chunks) * c->shape.Vp * size, "logits");
+    void *logits =
+        memory_push(memory, TIER_DEVICE, KIND_LOGITS, ceil_div(rows, c->head_chunks) * c->shape.Vp * size, "logits");
     memset(logits, 0, ceil_div(rows, c->head_chunks) * c->shape.Vp * size);
     operation_start();
-    classifier(d, type, m->batch.losses, logits, m->batch.targets, ceil_div(rows, c->head_chunks), c->shape.V, c->shape.Vp, 1e-3f, true);
-    operation_end(all, i++, "classifier", micro * (double)c->head_chunks, 2.0 * (double)ceil_div(rows, c->head_chunks) * (double)c->shape.Vp * s);
+    classifier(d, type, m->batch.losses, logits, m->batch.targets, ceil_div(rows, c->head_chunks), c->shape.V,
+               c->shape.Vp, 1e-3f, true);
+    operation_end(all, i++, "classifier", micro * (double)c->head_chunks,
+                  2.0 * (double)ceil_div(rows, c->head_chunks) * (double)c->shape.Vp * s);
     operation_start();
     store_norm(store);
     operation_end(all, i++, "norm", 1, 4.0 * (double)store->n_elements);
@@ -303,7 +310,8 @@ static void bench(int details, int samples, const char *line) {
         for (int j = 0; j < n_products; j++) product_sample(m, &products[j], tiles);
         if (details) operations_sample(m, &operations);
     }
-    double step = median(steps, samples), ideal_matmul = 0, plain_matmul = 0, flops = 0, micro = (double)m->config.micro_batches;
+    double step = median(steps, samples), ideal_matmul = 0, plain_matmul = 0, flops = 0,
+           micro = (double)m->config.micro_batches;
     for (int j = 0; j < n_products; j++) {
         double plain, best = product_ideal(&products[j], &plain);
         const MatmulShape *s = &products[j].shape;
@@ -324,14 +332,16 @@ static void bench(int details, int samples, const char *line) {
             Operation *o = &operations.operations[i];
             double seconds = median(o->seconds, o->n), bandwidth = o->bytes / seconds;
             parts += o->count * seconds;
-            printf("    %-28s %8.1f %8.2f %6.0f%%\n", o->name, 1e3 * o->count * seconds, 1e-9 * bandwidth, 100 * bandwidth / copy);
+            printf("    %-28s %8.1f %8.2f %6.0f%%\n", o->name, 1e3 * o->count * seconds, 1e-9 * bandwidth,
+                   100 * bandwidth / copy);
         }
         printf("    %-28s %8.1f   (all products as the trainer runs them)\n", "matmul", 1e3 * plain_matmul);
         printf("    %-28s %8.1f\n", "sum of the parts", 1e3 * parts);
     }
     size_t tokens = m->config.B * m->config.T * m->config.micro_batches;
-    printf("| `%s` | %.1f | %.1f | %.1f | %.1f | %.0f %% | %.1f | %.0f |\n", line, 1e-9 * flops / ideal_matmul, 1e-9 * copy,
-           1e3 * ideal, 1e3 * step, 100 * ideal / step, (double)tokens / step, log_mib(ledger_peak(&m->plan, TIER_DEVICE)));
+    printf("| `%s` | %.1f | %.1f | %.1f | %.1f | %.0f %% | %.1f | %.0f |\n", line, 1e-9 * flops / ideal_matmul,
+           1e-9 * copy, 1e3 * ideal, 1e3 * step, 100 * ideal / step, (double)tokens / step,
+           log_mib(ledger_peak(&m->plan, TIER_DEVICE)));
     fflush(stdout);
     for (int i = 0; i < n_products; i++) {
         Product *p = &products[i];

@@ -96,7 +96,7 @@ typedef enum {
     FAULT_OVER_CAPACITY,  // more than was reserved
     FAULT_TOUCH_ABOVE,    // one byte beyond the ledger's peak
     FAULT_TOUCH_BELOW,    // the topmost buffer was never used
-    FAULT_LIBRARY_TOP,    // the same, for a library's scratchpad: allowed
+    FAULT_WORKSPACE_TOP,  // the same, for a workspace: allowed
     FAULT_KEPT,           // 128 bytes more for the whole run
     FAULT_HOST_TOUCH,     // beyond the peak of the host's slab
     FAULTS
@@ -104,7 +104,7 @@ typedef enum {
 
 static void run_by_hand(Memory *memory, Fault fault, bool real) {
     Fault f = real ? fault : FAULT_NONE;
-    Kind kind = fault == FAULT_LIBRARY_TOP ? KIND_LIBRARY : f == FAULT_OTHER_KIND ? KIND_LOGITS : KIND_SCRATCH;
+    Kind kind = fault == FAULT_WORKSPACE_TOP ? KIND_WORKSPACE : f == FAULT_OTHER_KIND ? KIND_LOGITS : KIND_SCRATCH;
     memory_begin(memory, PHASE_SETUP);
     char *kept = (char *)memory_keep(memory, TIER_DEVICE, KIND_WEIGHTS, f == FAULT_KEPT ? 4224 : 4096, "weights");
     if (real) memset(kept, 1, 4096);
@@ -121,7 +121,7 @@ static void run_by_hand(Memory *memory, Fault fault, bool real) {
     char *b = (char *)memory_push(memory, TIER_DEVICE, kind, n, "b");
     if (real) {
         memset(a, 2, 1024);
-        if (f != FAULT_TOUCH_BELOW && f != FAULT_LIBRARY_TOP) memset(b, 3, n);
+        if (f != FAULT_TOUCH_BELOW && f != FAULT_WORKSPACE_TOP) memset(b, 3, n);
         if (f == FAULT_TOUCH_ABOVE) b[-1] = 4;
         char *host = memory->slabs[TIER_HOST].base;
         memset(host + 64, 5, 64);

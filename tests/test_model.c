@@ -140,8 +140,10 @@ static void golden_test(const char *name, Number type, const char *attention) {
         double norm = store_norm(&m->store), clip = hyper[5];
         double loss_tolerance = type == FP32 ? 1e-5 : step == 0 ? 1e-3 : 1e-2;
         double norm_tolerance = type == FP32 ? 2e-5 : step == 0 ? 8 * unit : 5e-2;
-        if (!(fabs(loss - losses[step]) <= loss_tolerance)) fail_msg("step %d: loss %g, not %g", step, loss, losses[step]);
-        if (!(fabs(norm / norms[step] - 1) <= norm_tolerance)) fail_msg("step %d: norm %g, not %g", step, norm, norms[step]);
+        if (!(fabs(loss - losses[step]) <= loss_tolerance))
+            fail_msg("step %d: loss %g, not %g", step, loss, losses[step]);
+        if (!(fabs(norm / norms[step] - 1) <= norm_tolerance))
+            fail_msg("step %d: norm %g, not %g", step, norm, norms[step]);
         AdamW update = adamw_step(hyper[3], hyper[4], step + 1, norm > clip ? (float)(clip / norm) : 1.0f, true);
         update.epsilon = hyper[2];
         assert_true(update.beta1 == hyper[0] && update.beta2 == hyper[1]);
@@ -183,7 +185,8 @@ static void test_golden_plain_attention(void **state) {
 // Memory flags change bytes, never numbers
 
 // The configurations whose numbers are compared: TINY, and ODD with head size 17, positions to spare and odd lengths.
-static const char *const MODELS[] = {"-e 2x48x3 --vocab 67 -t 32 -b 2", "-e 3x51x3 --vocab 67 -t 37 --max-length 41 -b 3"};
+static const char *const MODELS[] = {"-e 2x48x3 --vocab 67 -t 32 -b 2",
+                                     "-e 3x51x3 --vocab 67 -t 37 --max-length 41 -b 3"};
 
 static RunResult run_line(int steps, const char *format, ...) {
     char line[1024];
@@ -274,10 +277,11 @@ static void test_plan_is_run_over_the_flag_grid(void **state) {
         int level = i % 4, type = i / 4 % 2, plain = i / 8 % 2, chunks = i / 16 % 3, accumulate = i / 48 % 2;
         int layers = i / 96 % 3 - 1;
         if (i % 5 != 0 && i % 7 != 0) continue;  // a third of the grid: every pair of values occurs
-        Trainer *m = open_trainer("-e 2x32x2 --vocab 67 -t 24 -b 3 -i random -g 20 -m 2 -o %s -r %d -p %s --attention %s "
-                                  "--head-chunks %d -d %d --recompute-layers %d", directory, level,
-                                  number_name((Number)type), plain ? "plain" : "fused", 1 + 2 * chunks,
-                                  accumulate ? 144 : 72, layers);
+        Trainer *m = open_trainer(
+            "-e 2x32x2 --vocab 67 -t 24 -b 3 -i random -g 20 -m 2 -o %s -r %d -p %s --attention %s "
+            "--head-chunks %d -d %d --recompute-layers %d",
+            directory, level, number_name((Number)type), plain ? "plain" : "fused", 1 + 2 * chunks,
+            accumulate ? 144 : 72, layers);
         trainer_start(m);
         run_steps(m, 1);
         assert_true(isfinite(validate(m)));
@@ -325,8 +329,9 @@ static void test_memory_of_124m(void **state) {
     (void)state;
     const double limits[3] = {397, 331, 295};
     for (int level = 0; level < 4; level++) {
-        Trainer *m = open_trainer("-e d12 --vocab 50257 -t 1024 -b 1 -i random -p bf16 -r %d --head-chunks %d -g 0 -v 0",
-                                  level, level == 3 ? 16 : 1);
+        Trainer *m =
+            open_trainer("-e d12 --vocab 50257 -t 1024 -b 1 -i random -p bf16 -r %d --head-chunks %d -g 0 -v 0", level,
+                         level == 3 ? 16 : 1);
         size_t most = 0;
         for (int p = PHASE_FORWARD; p <= PHASE_BACKWARD; p++) {
             const size_t *kinds = m->plan.phases[p].kinds[TIER_DEVICE];
@@ -492,7 +497,8 @@ static void test_resume_is_uninterrupted(void **state) {
             free(bytes);
         }
         size_t n0, n1;
-        char *first = read_file(in_directory(output, "saved_0"), &n0), *second = read_file(in_directory(output, "saved_1"), &n1);
+        char *first = read_file(in_directory(output, "saved_0"), &n0),
+             *second = read_file(in_directory(output, "saved_1"), &n1);
         assert_int_equal(n0, n1);
         assert_memory_equal(first, second, n0);
         free(first);
@@ -529,7 +535,8 @@ static void test_checkpoint_roundtrip_and_precisions(void **state) {
     assert_true(state_hash(m) == hash);
     trainer_close(m);
     // As a start only the weights count: -e FILE, from step 0 with moments of zero.
-    m = open_trainer("-i random -g 0 -v 0 -p fp32 -t 20 -b 1 -e %s", in_directory(directory, "checkpoint_00000003.bin"));
+    m = open_trainer("-i random -g 0 -v 0 -p fp32 -t 20 -b 1 -e %s",
+                     in_directory(directory, "checkpoint_00000003.bin"));
     trainer_start(m);
     assert_true(m->step == 0 && m->updates == 0 && m->store.m[7] == 0);
     assert_memory_equal(m->store.master, before + 1024, 67 * 51 * 4);

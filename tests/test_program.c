@@ -158,7 +158,8 @@ static void test_plan_and_run_write_the_same_memory(void **state) {
     (void)state;
     char directory[256], field[64];
     make_directory(directory);
-    const char *lines[] = {"-r 0", "-r 3 --head-chunks 4 -d 192 -p bf16", "-r 2 --attention plain --recompute-layers 1"};
+    const char *lines[] = {"-r 0", "-r 3 --head-chunks 4 -d 192 -p bf16",
+                           "-r 2 --attention plain --recompute-layers 1"};
     for (int i = 0; i < 3; i++) {
         free(run_command(0, "./train_gpt %s %s --plan -o %s/plan%d", TINY, lines[i], directory, i));
         free(run_command(0, "./train_gpt %s %s -x 2 -n 1 -o %s/run%d", TINY, lines[i], directory, i));
@@ -228,8 +229,8 @@ static void test_too_small_a_budget(void **state) {
     assert_non_null(would);
     would += strlen("This would fit: ");
     would[strcspn(would, "\n")] = 0;
-    char *fits = run_command(0, "./train_gpt -e d4 -i random --vocab 257 -g 0 -v 0 %s -x 1 --device-memory 150MiB --headroom 0",
-                             would);
+    char *fits = run_command(
+        0, "./train_gpt -e d4 -i random --vocab 257 -g 0 -v 0 %s -x 1 --device-memory 150MiB --headroom 0", would);
     assert_says(fits, "fits: ");
     // Exactly what the plan needs is enough, one byte less is not.
     size_t needed = strtoull(strstr(plan, "the plan needs ") + strlen("the plan needs "), NULL, 10);
@@ -250,8 +251,10 @@ static void test_nothing_is_allocated_after_the_first_step(void **state) {
     // The larger model's products are of a size for which some libraries take buffers of megabytes at every call.
     const char *models[] = {TINY " -d 128", "-e 2x256x4 --vocab 300 -t 64 -b 8 -i random -m 2 -g 16"};
     for (int i = 0; i < 4; i++) {
-        char *output = run_command(0, "INTERPOSE_REPORT=%s/report LD_PRELOAD=build/interpose.so ./train_gpt %s -x 4 -n 2 "
-                                      "-v 2 -s 2 -p %s -o %s/out", directory, models[i / 2], i % 2 ? "bf16" : "fp32", directory);
+        char *output = run_command(0,
+                                   "INTERPOSE_REPORT=%s/report LD_PRELOAD=build/interpose.so ./train_gpt %s -x 4 -n 2 "
+                                   "-v 2 -s 2 -p %s -o %s/out",
+                                   directory, models[i / 2], i % 2 ? "bf16" : "fp32", directory);
         char *report = read_file(in_directory(directory, "report"), NULL);
         assert_string_equal(report, "own 0 large 0\n");
         double rss[4];
@@ -297,8 +300,9 @@ static void test_interrupted_saves(void **state) {
         const char *how = i % 2 ? "INTERPOSE_KILL" : "INTERPOSE_FULL";
         free(run_command(0, "./train_gpt %s -x 2 -n 2 -o %s/out%d", TINY, directory, i));
         int status = i % 2 ? 137 : 1;
-        char *output = run_command(status, "sh -c '%s=%d LD_PRELOAD=build/interpose.so ./train_gpt %s -x 4 -n 4 -y 1 -o %s/out%d'",
-                                   how, 1 + i * 6, TINY, directory, i);
+        char *output =
+            run_command(status, "sh -c '%s=%d LD_PRELOAD=build/interpose.so ./train_gpt %s -x 4 -n 4 -y 1 -o %s/out%d'",
+                        how, 1 + i * 6, TINY, directory, i);
         if (status == 1) assert_says(output, "No space left");
         assert_int_equal(access(in_directory(directory, "out%d/checkpoint_00000004.bin", i), F_OK), -1);
         free(output);
@@ -320,7 +324,8 @@ static void test_no_good_checkpoint(void **state) {
     (void)state;
     char directory[256];
     make_directory(directory);
-    char *fresh = run_command(0, "./train_gpt %s -x 1 -v 0 -y 1 -n 1 -o %s", TINY, directory);  // none at all: from scratch
+    char *fresh =
+        run_command(0, "./train_gpt %s -x 1 -v 0 -y 1 -n 1 -o %s", TINY, directory);  // none at all: from scratch
     free(fresh);
     write_file(in_directory(directory, "checkpoint_00000001.bin"), "damaged", 7);
     char *output = run_command(1, "./train_gpt %s -x 2 -y 1 -o %s", TINY, directory);
@@ -370,8 +375,9 @@ static void test_bad_places(void **state) {
 static void test_readme_command(void **state) {
     (void)state;
     char *output = run_command(0, "./train_gpt -b 8 -r 1 -z 1 -x 5 -m 2");
-    const char *words[] = {"parameters", "-z 1 has nothing to share", "planned, MiB", "device peak", "step 5/5",
-                           "validation loss", "--- sample after step 5", "measured, MiB", "peak  ", "saved  ", "next  "};
+    const char *words[] = {"parameters",      "-z 1 has nothing to share", "planned, MiB",  "device peak", "step 5/5",
+                           "validation loss", "--- sample after step 5",   "measured, MiB", "peak  ",      "saved  ",
+                           "next  "};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) assert_says(output, words[i]);
     double first = atof(strstr(strstr(output, "step 1/5"), "loss ") + 5);
     double last = atof(strstr(strstr(output, "step 5/5"), "loss ") + 5);
@@ -385,10 +391,36 @@ static void test_readme_command(void **state) {
     free(output);
 }
 
-static void test_prompt_and_tokenizer_are_printed(void **state) {
+// The smallest and oddest of everything still trains, validates, samples and saves as planned.
+static void test_extreme_shapes(void **state) {
     (void)state;
-    char *output = run_command(0, "./train_gpt -e 1x16x2 -t 32 -i random --vocab 257 -x 1 -v 0 --prompt 'In the beginning' "
-                                  "--temperature 0");
+    char directory[256];
+    make_directory(directory);
+    const char *lines[] = {"-t 1 -b 1 -e 1x1x1 --vocab 2",
+                           "-t 1 -b 3 -e 2x6x3 --vocab 300 -p bf16",
+                           "-t 7 -e 3x5x1 --vocab 1",
+                           "-t 3 -b 2 -e 1x7x7 --vocab 128 -r 3 --head-chunks 1000000",
+                           "-t 2 -g 1 -e 1x16x1 -d 160",
+                           "-t 300 -b 1 -e 1x64x1 --attention plain -p bf16",
+                           "-t 8 -g 8 -e 1x16x1 --prompt 12345678",
+                           "-t 33 -b 1 -e 12x1x1 -r 2 --recompute-layers 100 --max-length 2000"};
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        char *output = run_command(0, "./train_gpt -i random -x 2 -v 1 -m 1 -n 1 -o %s/%zu %s", directory, i, lines[i]);
+        assert_says(output, "planned and measured alike");
+        free(output);
+    }
+    char *output = run_command(0, "./train_gpt %s -x 0", TINY);
+    assert_says(output, "peak ");
+    free(output);
+    remove_directory(directory);
+}
+
+static void test_prompt_is_printed(void **state) {
+    (void)state;
+    char *output =
+        run_command(0,
+                    "./train_gpt -e 1x16x2 -t 32 -i random --vocab 257 -x 1 -v 0 --prompt 'In the beginning' "
+                    "--temperature 0");
     assert_says(output, "In the beginning");
     free(output);
 }
@@ -410,7 +442,8 @@ int main(void) {
         cmocka_unit_test(test_interrupt_saves),
         cmocka_unit_test(test_bad_places),
         cmocka_unit_test(test_readme_command),
-        cmocka_unit_test(test_prompt_and_tokenizer_are_printed),
+        cmocka_unit_test(test_extreme_shapes),
+        cmocka_unit_test(test_prompt_is_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -293,8 +293,8 @@ static inline void attention_probabilities(const AttentionShape *s, const Attent
     const size_t block = ATTENTION_BLOCK;
     bool diagonal = k0 == q0;
     if (s->kind == ATTENTION_FUSED) {
-        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->p, block, x->q_rows, s->HS,
-                          ceil_div(nq, TILE_M), x->k_keys + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->p, block, x->q_rows, s->HS, ceil_div(nq, TILE_M),
+                          x->k_keys + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
     }
     for (size_t i = 0; i < nq; i++) {
         float *p = x->p + i * block, view[NUMBER_BLOCK];

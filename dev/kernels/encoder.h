@@ -67,7 +67,9 @@ static inline void encoder_backward(Device *device, Number type, float *dwte, fl
                                     const int32_t *tokens, size_t B, size_t T, size_t maxT, size_t C, bool add) {
     double n = (double)(B * T * C);
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 2 * n, n * (double)number_size(type) + 8 * n + 8 * (double)(maxT * C)); return;
+    case DEVICE_PLAN:
+        device_plan(device, 2 * n, n * (double)number_size(type) + 8 * n + 8 * (double)(maxT * C));
+        return;
     case DEVICE_CPU: encoder_backward_cpu(type, dwte, dwpe, dout, tokens, B, T, maxT, C, add); return;
     }
 }

@@ -310,7 +310,7 @@ static inline void matmul_run(Device *device, Memory *memory, const MatmulShape 
                               const void *b, const void *bias) {
     MatmulEntry *entry = matmul_find(device, shape);
     size_t mark = memory_mark(memory, TIER_DEVICE);
-    void *scratchpad = memory_push(memory, TIER_DEVICE, KIND_LIBRARY, entry->scratchpad, "matmul scratchpad");
+    void *scratchpad = memory_push(memory, TIER_DEVICE, KIND_WORKSPACE, entry->scratchpad, "matmul scratchpad");
     double size = (double)number_size(shape->a_type);
     switch (device->kind) {
     case DEVICE_PLAN:

@@ -168,7 +168,8 @@ static inline void tile_pack_b(float *to, size_t stride, const TileSource *from,
         for (size_t i = i0, n; i < i_end; i += n) {
             n = size_min(i_end - i, NUMBER_BLOCK);
             const float *row = number_load(from->type, from->base, from->first + (k0 + k) * from->stride + i, n, block);
-            for (size_t j = 0; j + TILE_N <= n; j += TILE_N, panel += stride) memcpy(panel, row + j, TILE_N * sizeof(float));
+            for (size_t j = 0; j + TILE_N <= n; j += TILE_N, panel += stride)
+                memcpy(panel, row + j, TILE_N * sizeof(float));
             if (n % TILE_N > 0) memcpy(panel, row + n - n % TILE_N, (n % TILE_N) * sizeof(float));
         }
     }
