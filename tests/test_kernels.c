@@ -89,7 +89,7 @@ typedef struct {
     Shape shape;
     Number type;
     int variant;
-    bool unaligned, library;  // buffers begin one element late; matmul by oneDNN
+    bool unaligned, onednn;  // buffers begin one element late; matmul by oneDNN
 } Case;
 
 struct Run {
@@ -348,8 +348,8 @@ static uint64_t run_case(Device *device, const Case *c, int *n_differences) {
     run.drawn = run.hash = 0;
     snprintf(run.name, sizeof(run.name), "%s %s, %s (%zu %zu %zu %zu %zu)%s%s, %d threads", c->operation->name,
              c->operation->variants[c->variant], number_name(c->type), run.n[0], run.n[1], run.n[2], run.n[3],
-             run.n[4], c->unaligned ? " unaligned" : "", c->library ? " library" : "", device->threads);
-    device->matmul = c->operation->matmul ? matmul_open(c->library) : NULL;
+             run.n[4], c->unaligned ? " unaligned" : "", c->onednn ? " oneDNN" : "", device->threads);
+    device->matmul = c->operation->matmul ? matmul_open(c->onednn) : NULL;
     c->operation->test(&run);
     for (int i = 0; i < run.n_buffers; i++) check(&run, i);
     if (device->matmul) matmul_close(device->matmul);
@@ -981,7 +981,7 @@ static void run_operation(Device *device, const Operation *operation) {
         for (int i = 0; i < 8 * MOST_VARIANTS; i++) {
             Case c = {operation, operation->shapes[s], i & 1 ? BF16 : FP32, i / 8, i & 2, i & 4};
             if (!operation->variants[c.variant] || (c.unaligned && s % 3 != 1)) continue;
-            if ((operation->fp32_only && c.type != FP32) || (c.library && !(operation->matmul && USE_ONEDNN))) continue;
+            if ((operation->fp32_only && c.type != FP32) || (c.onednn && !(operation->matmul && USE_ONEDNN))) continue;
             run_case(device, &c, &n_differences);
         }
     }

@@ -125,11 +125,13 @@ static inline void matmul_close(Matmul *matmul) {
 
 // Of one thread's block of C, and of the parts of A within it; multiples of every TILE_M and TILE_N.
 enum { MATMUL_BLOCK_M = 384, MATMUL_BLOCK_N = 384, MATMUL_BLOCK_K = 256, MATMUL_PART_M = 192 };
-enum { MATMUL_LDA = MATMUL_BLOCK_K + 16 };  // so that a column of A does not fall into few sets of the cache
+// Distances of packed rows of A and panels of B, floats: one line more than a power of two, so that a column of A, or
+// the same row of all panels, does not fall into few sets of the cache.
+enum { MATMUL_LDA = MATMUL_BLOCK_K + 16, MATMUL_PANEL = MATMUL_BLOCK_K * TILE_N + 16 };
 
 // Floats of packing buffers and sums for one thread.
 static inline size_t matmul_tiled_floats(void) {
-    return (size_t)MATMUL_PART_M * MATMUL_LDA + (size_t)MATMUL_BLOCK_K * MATMUL_BLOCK_N +
+    return (size_t)MATMUL_PART_M * MATMUL_LDA + (size_t)MATMUL_BLOCK_N / TILE_N * MATMUL_PANEL +
            (size_t)MATMUL_BLOCK_M * MATMUL_BLOCK_N;
 }
 
@@ -154,16 +156,16 @@ static inline void matmul_store_row(const MatmulShape *s, void *c, const void *b
 static inline void matmul_block(const MatmulShape *s, const TileSource *a_from, const TileSource *b_from, void *c,
                                 const void *bias, float *scratch, size_t m0, size_t m1, size_t n0, size_t n1) {
     float *a = scratch, *b = a + (size_t)MATMUL_PART_M * MATMUL_LDA;
-    float *sums = b + (size_t)MATMUL_BLOCK_K * MATMUL_BLOCK_N;
+    float *sums = b + (size_t)MATMUL_BLOCK_N / TILE_N * MATMUL_PANEL;
     for (size_t k = 0; k < s->K; k += MATMUL_BLOCK_K) {
         size_t K = size_min(MATMUL_BLOCK_K, s->K - k);
-        tile_pack_b(b, K * TILE_N, b_from, s->b_transposed, n0, n1, k, K);
+        tile_pack_b(b, MATMUL_PANEL, b_from, s->b_transposed, n0, n1, k, K);
         for (size_t m = m0; m < m1; m += MATMUL_PART_M) {
             size_t m_end = size_min(m + MATMUL_PART_M, m1);
             tile_pack_a(a, MATMUL_LDA, a_from, s->a_transposed, m, m_end, k, K);
-            for (size_t j = 0; j * TILE_N < n1 - n0; j++) {
-                for (size_t i = 0; i < m_end - m; i += TILE_M) {
-                    tile_product(K, a + i * MATMUL_LDA, MATMUL_LDA, b + j * K * TILE_N,
+            for (size_t i = 0; i < m_end - m; i += TILE_M) {
+                for (size_t j = 0; j * TILE_N < n1 - n0; j++) {
+                    tile_product(K, a + i * MATMUL_LDA, MATMUL_LDA, b + j * MATMUL_PANEL,
                                  sums + (m - m0 + i) * MATMUL_BLOCK_N + j * TILE_N, MATMUL_BLOCK_N, k > 0);
                 }
             }

@@ -14,9 +14,13 @@
 enum { NORM_CHUNK = 4096, NORM_LANES = 256 };
 
 static inline double norm_chunk_cpu(const float *g) {
-    double lanes[NORM_LANES] = {0};
-    for (size_t i = 0; i < NORM_CHUNK; i += NORM_LANES) {
-        for (size_t l = 0; l < NORM_LANES; l++) lanes[l] = fma((double)g[i + l], (double)g[i + l], lanes[l]);
+    double lanes[NORM_LANES];
+    for (size_t l0 = 0; l0 < NORM_LANES; l0 += LANES) {  // a few lanes at a time stay in registers
+        double sums[LANES] = {0};
+        for (size_t i = l0; i < NORM_CHUNK; i += NORM_LANES) {
+            for (size_t l = 0; l < LANES; l++) sums[l] = fma((double)g[i + l], (double)g[i + l], sums[l]);
+        }
+        memcpy(lanes + l0, sums, sizeof(sums));
     }
     for (size_t width = NORM_LANES / 2; width > 0; width /= 2) {
         for (size_t l = 0; l < width; l++) lanes[l] += lanes[l + width];
