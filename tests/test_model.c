@@ -447,6 +447,20 @@ static void test_large_gradients_are_clipped(void **state) {
     trainer_close(m);
 }
 
+// Without clipping, a gradient whose square overflows fp32 must not leave an infinite moment behind: the weight would
+// never move again.
+static void test_large_gradients_without_clipping(void **state) {
+    (void)state;
+    Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p fp32 --clip 0", MODELS[0]);
+    StepRow row;
+    trainer_start(m);
+    memset(&row, 0, sizeof(row));
+    m->store.gradients[5] = 1e20f;
+    train_update(m, &row);
+    assert_true(!row.skipped && isfinite(m->store.v[5]) && m->store.v[5] > 1e38f && isfinite(m->store.master[5]));
+    trainer_close(m);
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Checkpoints
 
@@ -610,6 +624,7 @@ int main(void) {
         cmocka_unit_test(test_padding_stays_zero),
         cmocka_unit_test(test_skipped_step_moves_nothing),
         cmocka_unit_test(test_large_gradients_are_clipped),
+        cmocka_unit_test(test_large_gradients_without_clipping),
         cmocka_unit_test(test_resume_is_uninterrupted),
         cmocka_unit_test(test_checkpoint_roundtrip_and_precisions),
         cmocka_unit_test(test_damaged_checkpoints),

@@ -7,7 +7,7 @@
 // gradients, m, v, master (n) fp32; weights (n) in the compute type, the master rounded. Where the compute type is
 // fp32 there is no master: the weights are it. Decay applies to the first n_decay elements (matrices and embeddings;
 // blocks put them first). m and v below the smallest normal number are set to zero, since arithmetic on subnormals is
-// slow on CPUs. The scalar arithmetic is shared by all devices: same bits everywhere.
+// slow on CPUs; v stays finite, since a weight whose v is infinite would never move again. The scalar arithmetic is shared by all devices: same bits everywhere.
 // Cost per element: 15 operations; 28 bytes, and the compute copy.
 #ifndef ADAMW_H
 #define ADAMW_H
@@ -42,6 +42,7 @@ static inline float adamw_scalar(const AdamW *a, float w, float g, float *m, flo
     g *= a->gradient_scale;
     float new_m = adamw_flush(fmaf(a->beta1, *m, (1.0f - a->beta1) * g));
     float new_v = adamw_flush(fmaf(a->beta2, *v, (1.0f - a->beta2) * g * g));
+    new_v = new_v > FLT_MAX ? FLT_MAX : new_v;
     float update = new_m * a->correction1 / (sqrtf(new_v * a->correction2) + a->epsilon);
     *m = new_m;
     *v = new_v;
