@@ -29,7 +29,7 @@ int main(void) { dnnl_matmul_desc_t d; return dnnl_matmul_desc_init(&d, 0, 0, 0,
     try onednn -ldnnl; then
     flags="$flags -DUSE_ONEDNN=1 -ldnnl"
 elif [ "${2:-}" != quiet ]; then
-    echo "oneDNN is missing (make setup): the trainer's own loops multiply matrices; no loss with AVX2, several times" \
-        "slower in bf16 where the processor multiplies that natively" >&2
+    echo "oneDNN is missing (make setup): the trainer's own loops multiply matrices; no loss with AVX2, but with" \
+        "AVX-512 its kernels are not used, nor native bf16" >&2
 fi
 echo "$flags -lm"

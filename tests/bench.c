@@ -109,10 +109,11 @@ static int products_of_step(const Config *c, Product *products) {
 }
 
 #if USE_ONEDNN
-// The library's own layout for the weights (B), packed beforehand. Not for weight gradients: neither side is a weight.
+// The library with the weights (B) in the layout it likes best, packed beforehand; also where the trainer does not use
+// the library, so that the ideal is not the trainer's own. Not for weight gradients: neither side is a weight.
 static void product_pack(Matmul *matmul, Product *p) {
     const MatmulShape *s = &p->shape;
-    if (s->a_transposed || !matmul->use_library || (s->a_type == BF16 && !matmul->native_bf16)) return;
+    if (s->a_transposed || !matmul->engine || (s->a_type == BF16 && !matmul->native_bf16)) return;
     dnnl_dims_t dims = {(dnnl_dim_t)s->K, (dnnl_dim_t)s->N};
     dnnl_memory_desc_t a = matmul_onednn_matrix(s->a_type, s->M, s->K, false), b;
     dnnl_memory_desc_t c = matmul_onednn_matrix(s->c_type, s->M, s->N, false);
