@@ -286,13 +286,14 @@ static void bench(int details, int samples, const char *line) {
     plan(m, &m->config, &m->plan, NULL, NULL);
     Product *products = (Product *)calloc(16, sizeof(Product));
     int n_products = products_of_step(&m->config, products);
-    size_t tiles_bytes = (size_t)m->device.threads * matmul_tiled_floats() * sizeof(float);
+    size_t tiles_bytes = 0;
     for (int i = 0; i < n_products; i++) {
         Product *p = &products[i];
         p->a = product_memory(p->shape.M * p->shape.K * number_size(p->shape.a_type));
         p->b = product_memory(p->shape.K * p->shape.N * number_size(p->shape.b_type));
         p->c = product_memory(p->shape.M * p->shape.N * number_size(p->shape.c_type));
         tiles_bytes = size_max(tiles_bytes, matmul_find(&m->device, &p->shape)->scratchpad);
+        tiles_bytes = size_max(tiles_bytes, matmul_tiled_floats(&p->shape, m->device.threads) * sizeof(float));
 #if USE_ONEDNN
         product_pack(m->device.matmul, p);
 #endif

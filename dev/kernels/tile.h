@@ -51,6 +51,9 @@ static inline void tile_product(size_t K, const float *a, size_t lda, const floa
         sum[i][0] = add ? vec_load(c + (size_t)i * ldc) : vec_all(0.0f);
         sum[i][1] = add ? vec_load(c + (size_t)i * ldc + VEC) : vec_all(0.0f);
     }
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#pragma GCC unroll 4
+#endif
     for (size_t k = 0; k < K; k++, b += TILE_N) {
         Vec b0 = vec_load(b), b1 = vec_load(b + VEC);
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
@@ -147,7 +150,7 @@ static inline void tile_pack_a(float *to, size_t lda, const TileSource *from, bo
     size_t n = i_end - i0, padded = round_up(n, TILE_M);
     if (across) tile_copy_transposed(to, lda, from, k0, K, i0, n);
     else tile_copy(to, lda, from, i0, n, k0, K);
-    memset(to + n * lda, 0, (padded - n) * lda * sizeof(float));
+    for (size_t i = n; i < padded; i++) memset(to + i * lda, 0, K * sizeof(float));
 }
 
 // The right side of products: panels of K rows of TILE_N values each, of columns i0 <= i < i_end; panels lie `stride`
