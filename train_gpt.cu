@@ -15,6 +15,7 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 #include "dev/checkpoint.h"
+#include "dev/devices.h"
 #include "dev/flags.h"
 #include "dev/kernels/attention.h"
 #include "dev/kernels/classifier.h"
@@ -47,13 +48,24 @@ typedef struct {
     bool save, load, resume;    // there will be checkpoints; weights come from one; and the moments, too
 } Config;
 
-// Everything one micro-batch reads and leaves besides activations.
+// One of two micro-batches: while the device works on the one, the host reads the other and sends it.
 typedef struct {
     int32_t *tokens, *targets;            // (B,T) on the device
-    float *losses;                        // (B,T) on the device
     int32_t *host_tokens, *host_targets;  // (B,T)
-    uint16_t *window;                     // (T+1) as read from the file
+} BatchSlot;
+
+// Everything a micro-batch reads and leaves besides activations.
+typedef struct {
+    BatchSlot slots[2];
+    int at;                     // the slot in use
+    int32_t *tokens, *targets;  // its (B,T), on the device
+    float *losses;              // (B,T) on the device
+    double *results;            // on the device: RESULT_LOSS, RESULT_NORM
+    double *host_results;       // copied, once the host needs them
+    uint16_t *window;           // (T+1) as read from the file
 } Batch;
+
+enum { RESULT_LOSS, RESULT_NORM, RESULTS };  // sum of the step's losses; square of the norm of its gradients
 
 // What a layer computes on its way forward. Which of it is kept for the backward is layer_take()'s decision.
 typedef struct {
@@ -350,15 +362,30 @@ static size_t step_targets(const Trainer *m, int64_t step) {
     return n;
 }
 
-static void batch_upload(Trainer *m) {
-    size_t n_bytes = m->config.B * m->config.T * sizeof(int32_t);
-    device_upload(&m->device, m->batch.tokens, m->batch.host_tokens, n_bytes);
-    device_upload(&m->device, m->batch.targets, m->batch.host_targets, n_bytes);
+// The slot that the host may fill next.
+static BatchSlot *batch_open(Trainer *m) {
+    m->batch.at ^= 1;
+    device_slot_open(&m->device, m->batch.at);
+    return &m->batch.slots[m->batch.at];
 }
 
+// Sends the slot's sequences to the device; what is called from here on reads them.
+static void batch_send(Trainer *m, const BatchSlot *slot) {
+    size_t n_bytes = m->config.B * m->config.T * sizeof(int32_t);
+    device_slot_fetch(&m->device, slot->tokens, slot->host_tokens, n_bytes);
+    device_slot_fetch(&m->device, slot->targets, slot->host_targets, n_bytes);
+    device_slot_filled(&m->device, m->batch.at);
+    m->batch.tokens = slot->tokens;
+    m->batch.targets = slot->targets;
+}
+
+// Nothing that is called from here on reads the slot in use.
+static void batch_done(Trainer *m) { device_slot_drained(&m->device, m->batch.at); }
+
 static void batch_train(Trainer *m, int64_t step, size_t micro_batch) {
+    BatchSlot *slot = batch_open(m);
     for (size_t b = 0; b < m->config.B && m->device.kind != DEVICE_PLAN; b++) {
-        int32_t *tokens = m->batch.host_tokens + b * m->config.T, *targets = m->batch.host_targets + b * m->config.T;
+        int32_t *tokens = slot->host_tokens + b * m->config.T, *targets = slot->host_targets + b * m->config.T;
         uint64_t index = window_index(m, step, micro_batch * m->config.B + b);
         if (m->train_random) {
             batch_random(m, 1, index, tokens, targets);
@@ -367,15 +394,16 @@ static void batch_train(Trainer *m, int64_t step, size_t micro_batch) {
         size_t window = loader_shuffled_window(&m->train, (uint64_t)m->options.seed, index);
         loader_read(&m->train, window, m->config.shape.V, m->batch.window, tokens, targets);
     }
-    batch_upload(m);
+    batch_send(m, slot);
 }
 
 // Validation takes the windows in their order; a last batch that is not full is filled with rows without targets.
 // Returns the number of targets.
 static size_t batch_validation(Trainer *m, size_t batch) {
     size_t T = m->config.T, n = 0;
+    BatchSlot *slot = batch_open(m);
     for (size_t b = 0; b < m->config.B && m->device.kind != DEVICE_PLAN; b++) {
-        int32_t *tokens = m->batch.host_tokens + b * T, *targets = m->batch.host_targets + b * T;
+        int32_t *tokens = slot->host_tokens + b * T, *targets = slot->host_targets + b * T;
         size_t window = batch * m->config.B + b;
         if (m->validation_random) {
             batch_random(m, 2, window, tokens, targets);
@@ -390,7 +418,7 @@ static size_t batch_validation(Trainer *m, size_t batch) {
             }
         }
     }
-    batch_upload(m);
+    batch_send(m, slot);
     return n;
 }
 
@@ -398,8 +426,8 @@ static size_t batch_validation(Trainer *m, size_t batch) {
 // The training step
 
 // Forward and backward of the micro-batch in m->batch; gradients are added to (`add`) or replaced. scale: one over the
-// number of targets of the whole step. Returns the sum of the losses.
-static double train_micro_batch(Trainer *m, float scale, bool add) {
+// number of targets of the whole step. The sum of the losses goes to the batch's results.
+static void train_micro_batch(Trainer *m, float scale, bool add) {
     size_t B = m->config.B, T = m->config.T, mark = memory_mark(&m->memory, TIER_DEVICE);
 
     memory_begin(&m->memory, PHASE_FORWARD);
@@ -410,20 +438,29 @@ static double train_micro_batch(Trainer *m, float scale, bool add) {
 
     memory_begin(&m->memory, PHASE_HEAD);
     model_head(m, B, T, residual, scale, true, add);
-    double loss = classifier_sum(&m->device, m->batch.losses, B * T);
+    classifier_sum(&m->device, m->batch.results + RESULT_LOSS, m->batch.losses, B * T, add);
     memory_end(&m->memory);
 
     memory_begin(&m->memory, PHASE_BACKWARD);
     model_backward(m, B, T, add);
+    batch_done(m);
     memory_release(&m->memory, TIER_DEVICE, mark);
     memory_end(&m->memory);
-    return loss;
+}
+
+// The host waits for the step's loss and norm: they decide what the update does.
+static void train_results(Trainer *m) {
+    device_download(&m->device, m->batch.host_results, m->batch.results, RESULTS * sizeof(double));
 }
 
 // Clipping and AdamW. A norm that is not finite skips the update: nothing moves.
 static void train_update(Trainer *m, StepRow *row) {
     memory_begin(&m->memory, PHASE_UPDATE);
-    double norm = store_norm(&m->store), clip = m->options.clip, lr = schedule_lr(&m->schedule, m->updates);
+    store_norm(&m->store, m->batch.results + RESULT_NORM);
+    train_results(m);
+    bool real = m->device.kind != DEVICE_PLAN;
+    double norm = real ? sqrt(m->batch.host_results[RESULT_NORM]) : 0, clip = m->options.clip;
+    double lr = schedule_lr(&m->schedule, m->updates);
     float scale = clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f;
     AdamW update = adamw_step((float)lr, (float)m->options.decay, m->updates + 1, scale, isfinite(norm));
     store_update(&m->store, &update);
@@ -437,10 +474,9 @@ static void train_update(Trainer *m, StepRow *row) {
 static void train_step(Trainer *m, StepRow *row) {
     memory_step(&m->memory);
     size_t n_targets = step_targets(m, m->step);
-    double loss = 0.0;
     for (size_t i = 0; i < m->config.micro_batches; i++) {
         batch_train(m, m->step, i);
-        loss += train_micro_batch(m, 1.0f / (float)n_targets, i > 0);
+        train_micro_batch(m, 1.0f / (float)n_targets, i > 0);
     }
     train_update(m, row);
     m->step++;
@@ -450,7 +486,7 @@ static void train_step(Trainer *m, StepRow *row) {
 
     row->step = m->step;
     row->tokens = m->tokens;
-    row->train_loss = loss / (double)n_targets;
+    if (m->device.kind != DEVICE_PLAN) row->train_loss = m->batch.host_results[RESULT_LOSS] / (double)n_targets;
     row->loss_scale = 1.0;
     row->peak_device_bytes = m->memory.step_peak[TIER_DEVICE];
     row->peak_host_bytes = m->memory.step_peak[TIER_HOST];
@@ -462,18 +498,20 @@ static void train_step(Trainer *m, StepRow *row) {
 // Mean loss over the validation data, at most -m batches of it.
 static double validate(Trainer *m) {
     size_t B = m->config.B, T = m->config.T, n_targets = 0;
-    double loss = 0.0;
     memory_begin(&m->memory, PHASE_VALIDATION);
     for (size_t batch = 0; batch < m->config.validation_batches; batch++) {
         size_t mark = memory_mark(&m->memory, TIER_DEVICE);
         n_targets += batch_validation(m, batch);
         const void *residual = model_forward(m, B, T, false);
         model_head(m, B, T, residual, 0.0f, false, false);
-        loss += classifier_sum(&m->device, m->batch.losses, B * T);
+        classifier_sum(&m->device, m->batch.results + RESULT_LOSS, m->batch.losses, B * T, batch > 0);
+        batch_done(m);
         memory_release(&m->memory, TIER_DEVICE, mark);
     }
+    train_results(m);
     memory_end(&m->memory);
-    return loss / (double)(n_targets > 0 ? n_targets : 1);
+    if (m->device.kind == DEVICE_PLAN || n_targets == 0) return 0.0;
+    return m->batch.host_results[RESULT_LOSS] / (double)n_targets;
 }
 
 // Draws from softmax(logits / temperature); temperature 0 takes the largest. Padding has no chance.
@@ -492,14 +530,15 @@ static int sample_token(const float *logits, size_t V, double temperature, doubl
     return (int)best;
 }
 
-// The logits after position `last` of a sequence in batch.host_tokens, as fp32 on the host. `length` is how much of
-// the sequence is computed: few lengths, so that few shapes of products are needed.
+// The logits after position `last` of a sequence in the first slot's host_tokens, as fp32 on the host. `length` is how
+// much of the sequence is computed: few lengths, so that few shapes of products are needed.
 static void sample_logits(Trainer *m, size_t last, size_t length, float *logits, void *raw) {
     const ModelShape *s = &m->config.shape;
     Number type = m->config.type;
     Memory *memory = &m->memory;
     size_t mark = memory_mark(memory, TIER_DEVICE), final_block = m->store.n_blocks - 1;
-    device_upload(&m->device, m->batch.tokens, m->batch.host_tokens, length * sizeof(int32_t));
+    m->batch.tokens = m->batch.slots[0].tokens;
+    device_upload(&m->device, m->batch.tokens, m->batch.slots[0].host_tokens, length * sizeof(int32_t));
     const void *residual = number_at_const(type, model_forward(m, 1, length, false), last * s->C);
     float *statistics = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, 2 * sizeof(float), "lnf statistics");
     void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, s->C * number_size(type), "lnf");
@@ -522,6 +561,7 @@ static void sample(Trainer *m) {
     memory_begin(memory, PHASE_SAMPLE);
     void *raw = NULL;
     float *logits = NULL;
+    int32_t *tokens = m->batch.slots[0].host_tokens;
     if (m->n_prompt < total) {  // otherwise the prompt is all there is to print
         size_t Vp = m->config.shape.Vp;
         raw = memory_push(memory, TIER_HOST, KIND_LOGITS, Vp * number_size(m->config.type), "logits");
@@ -530,8 +570,8 @@ static void sample(Trainer *m) {
     if (real) {
         printf("--- sample after step %lld\n", (long long)m->step);
         text_open(&text, stdout);
-        memset(m->batch.host_tokens, 0, m->config.T * sizeof(int32_t));
-        memcpy(m->batch.host_tokens, m->prompt, m->n_prompt * sizeof(int32_t));
+        memset(tokens, 0, m->config.T * sizeof(int32_t));
+        memcpy(tokens, m->prompt, m->n_prompt * sizeof(int32_t));
         size_t first = m->prompt[0] == tokenizer_end_of_text(&m->tokenizer);  // not shown
         for (size_t i = first; i < m->n_prompt; i++) tokenizer_put(&m->tokenizer, &text, m->prompt[i]);
     }
@@ -541,7 +581,7 @@ static void sample(Trainer *m) {
         if (!real) continue;
         double uniform = random_uniform((uint64_t)m->options.seed, 3 + (uint64_t)m->step, at);
         int id = sample_token(logits, m->config.shape.V, m->options.temperature, uniform);
-        m->batch.host_tokens[at] = id;
+        tokens[at] = id;
         tokenizer_put(&m->tokenizer, &text, id);
         fflush(stdout);
     }
@@ -581,11 +621,16 @@ static void setup(Trainer *m) {
     memory_begin(memory, PHASE_SETUP);
     store_open(&m->store, &m->device, memory, m->config.shape, m->config.type);
     Batch *b = &m->batch;
-    b->tokens = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(int32_t), "tokens");
-    b->targets = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(int32_t), "targets");
+    for (int i = 0; i < 2; i++) {
+        BatchSlot *slot = &b->slots[i];
+        slot->tokens = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(int32_t), "tokens");
+        slot->targets = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(int32_t), "targets");
+        slot->host_tokens = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "tokens");
+        slot->host_targets = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "targets");
+    }
     b->losses = (float *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(float), "losses");
-    b->host_tokens = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "tokens");
-    b->host_targets = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "targets");
+    b->results = (double *)memory_keep(memory, TIER_DEVICE, KIND_DATA, RESULTS * sizeof(double), "results");
+    b->host_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA, RESULTS * sizeof(double), "results");
     b->window = (uint16_t *)memory_keep(memory, TIER_HOST, KIND_DATA, (m->config.T + 1) * sizeof(uint16_t), "window");
     if (m->config.load) {
         checkpoint_load(&m->store, m->checkpoint, m->config.resume);
@@ -602,7 +647,7 @@ static void plan(Trainer *m, const Config *config, Ledger *ledger, double *step_
     StepRow row;
     m->config = *config;
     m->device.kind = DEVICE_PLAN;
-    memory_plan(&m->memory);
+    memory_plan(&m->memory, &m->device);
     setup(m);
     m->device.flops = m->device.bytes = 0;
     train_step(m, &row);
@@ -612,7 +657,7 @@ static void plan(Trainer *m, const Config *config, Ledger *ledger, double *step_
     if (config->sample_length > 0) sample(m);
     if (config->save) save(m);
     *ledger = m->memory.ledger;
-    m->device.kind = DEVICE_CPU;
+    m->device.kind = m->device.real;
     m->config = before;
     m->step = step;
     m->updates = updates;
@@ -621,13 +666,14 @@ static void plan(Trainer *m, const Config *config, Ledger *ledger, double *step_
 
 // What the device may give us, bytes: --device-memory or what is available, less the headroom.
 static size_t memory_budget(const Trainer *m) {
-    double size = m->options.device_memory > 0 ? m->options.device_memory : (double)device_memory_available();
+    double size = m->options.device_memory > 0 ? m->options.device_memory : (double)device_available(&m->device);
     return (size_t)(size * (1.0 - m->options.headroom / 100.0));
 }
 
 // Device bytes against the budget; where no size is given, host memory comes out of the same RAM.
 static size_t memory_needed(const Trainer *m, const Ledger *ledger) {
-    size_t host = m->options.device_memory > 0 ? 0 : ledger_peak(ledger, TIER_HOST);
+    bool shared = m->device.real == DEVICE_CPU && m->options.device_memory == 0;
+    size_t host = shared ? ledger_peak(ledger, TIER_HOST) : 0;
     return ledger_peak(ledger, TIER_DEVICE) + host;
 }
 
@@ -833,10 +879,14 @@ static void configure(Trainer *m) {
     config->recompute = (int)o->recompute;
     config->head_chunks = (size_t)o->head_chunks;
     config->save = o->output != NULL;
-    bool bf16 =
-        strcmp(o->precision, "bf16") == 0 || (strcmp(o->precision, "auto") == 0 && m->device.matmul->native_bf16);
+    bool native = m->device.real == DEVICE_CUDA || m->device.matmul->native_bf16;
+    bool bf16 = strcmp(o->precision, "bf16") == 0 || (strcmp(o->precision, "auto") == 0 && native);
     config->type = bf16 ? BF16 : FP32;
     configure_model(m);
+    if (m->device.real == DEVICE_CUDA && config->shape.C / config->shape.NH > ATTENTION_HS_MOST) {
+        die("heads of %zu channels: on a GPU at most %d; take more heads, or --device cpu",
+            config->shape.C / config->shape.NH, ATTENTION_HS_MOST);
+    }
     configure_data(m);
     configure_prompt(m);
     config->recompute_layers =
@@ -895,9 +945,9 @@ static void print_banner(const Trainer *m) {
     const ModelShape *s = &c->shape;
     printf("model      %zu layers, %zu channels, %zu heads, vocabulary %zu (padded to %zu), %zu positions: "
            "%zu parameters\n", s->L, s->C, s->NH, s->V, s->Vp, s->maxT, store_parameters(s));
-    printf("device     CPU, %d thread%s, %s; %s%s\n", m->device.threads, m->device.threads > 1 ? "s" : "",
-           m->device.matmul->isa, number_name(c->type),
-           c->type == BF16 && !m->device.matmul->native_bf16 ? " storage, fp32 arithmetic (no native bf16)" : "");
+    char text[512];
+    device_describe(&m->device, c->type, text, sizeof(text));
+    printf("device     %s\n", text);
     printf("step       %zu sequences of %zu tokens x %zu micro-batch%s = %zu tokens\n", c->B, c->T, c->micro_batches,
            c->micro_batches > 1 ? "es" : "", c->B * c->T * c->micro_batches);
     printf("memory     -r %d on %zu of %zu layers, %s attention, %zu head chunk%s\n", c->recompute,
@@ -966,37 +1016,6 @@ static void on_signal(int number) {
     signal(number, SIG_DFL);  // a second one ends the program at once
 }
 
-// Rate of a product of 1024 x 1024 matrices in the compute type, operations per second: what MFU is a share of. The
-// best of a few, in memory of its own that is given back before the run reserves any.
-static double measure_matmul_rate(Trainer *m) {
-    enum { SIZE = 1024, TRIALS = 10 };
-    size_t n_bytes = (size_t)SIZE * SIZE * number_size(m->config.type);
-    Ledger *ledger = (Ledger *)calloc(1, sizeof(Ledger));
-    char *matrices = (char *)calloc(3, n_bytes);
-    double best = 0;
-    if (!matrices || !ledger) die("out of memory at the start");
-    for (int trial = -1; trial < TRIALS; trial++) {
-        m->device.kind = trial < 0 ? DEVICE_PLAN : DEVICE_CPU;
-        if (trial < 0) memory_plan(&m->memory);
-        if (trial == 0) {
-            *ledger = m->memory.ledger;
-            matmul_create(m->device.matmul);
-            memory_reserve(&m->memory, ledger);
-        }
-        memory_begin(&m->memory, PHASE_SETUP);
-        double start = log_seconds();
-        matmul_forward(&m->device, &m->memory, m->config.type, matrices, matrices + n_bytes, matrices + 2 * n_bytes,
-                       NULL, SIZE, SIZE, SIZE);
-        double rate = 2.0 * SIZE * SIZE * SIZE / (log_seconds() - start);
-        memory_end(&m->memory);
-        if (trial >= 0 && rate > best) best = rate;
-    }
-    memory_unreserve(&m->memory);
-    free(matrices);
-    free(ledger);
-    return best;
-}
-
 // Plans the run and the same run without memory flags; says so; refuses what does not fit.
 static void prepare(Trainer *m) {
     double flops, bytes;
@@ -1037,19 +1056,19 @@ static void train_after_step(Trainer *m, StepRow *row) {
 }
 
 static void train(Trainer *m) {
-    double started = log_seconds();
+    double started = device_seconds();
     int64_t first = m->step;
     while (m->step < m->config.steps && !interrupted) {
         StepRow row;
         memset(&row, 0, sizeof(row));
-        double start = log_seconds();
+        double start = device_seconds();
         train_step(m, &row);
-        double seconds = log_seconds() - start;
+        double seconds = device_seconds() - start;
         row.ms = 1e3 * seconds;
         row.tokens_per_second = (double)(m->config.micro_batches * m->config.B * m->config.T) / seconds;
         row.mfu = row.tokens_per_second * flops_per_token(&m->config) / m->matmul_rate;
         report_phases(m);
-        double per_step = (log_seconds() - started) / (double)(m->step - first);
+        double per_step = (device_seconds() - started) / (double)(m->step - first);
         print_step(m, &row, per_step * (double)(m->config.steps - m->step));
         train_after_step(m, &row);
         report_phases(m);
@@ -1087,23 +1106,21 @@ static Trainer *trainer_open(int argc, char **argv) {
     }
     const char *ranks = getenv("OMPI_COMM_WORLD_SIZE");
     if (ranks && atoi(ranks) > 1) die("%s ranks: more than one rank is not built yet; start one", ranks);
-    m->device.kind = DEVICE_CPU;
-    m->device.threads = device_threads_available();
-    m->device.matmul = matmul_open(true);
+    device_open(&m->device, m->options.device, &m->options.device_memory);
     configure(m);
     return m;
 }
 
 // Reserves what m->plan says and fills it; nothing is allocated afterwards.
 static void trainer_start(Trainer *m) {
-    matmul_create(m->device.matmul);
-    memory_reserve(&m->memory, &m->plan);
+    matmul_create(&m->device);
+    memory_reserve(&m->memory, &m->device, &m->plan);
     setup(m);
 }
 
 static void trainer_close(Trainer *m) {
     if (m->memory.plan) memory_unreserve(&m->memory);
-    matmul_close(m->device.matmul);
+    device_close(&m->device);
     if (m->train.n_windows > 0) loader_close(&m->train);
     if (m->validation.n_windows > 0) loader_close(&m->validation);
     tokenizer_close(&m->tokenizer);
@@ -1116,7 +1133,7 @@ static void trainer_close(Trainer *m) {
 static void run(Trainer *m) {
     char next[512];
     size_t next_peak = suggest(m, next, sizeof(next));
-    m->matmul_rate = measure_matmul_rate(m);
+    m->matmul_rate = device_matmul_rate(&m->device, &m->memory, m->config.type);
     printf("matmul     %.1f GFLOP/s in %s, measured; mfu is a share of this\n", m->matmul_rate * 1e-9,
            number_name(m->config.type));
     fflush(stdout);

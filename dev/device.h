@@ -1,8 +1,11 @@
-// device.h - where the arithmetic happens: the CPU, or nowhere at all (PLAN).
+// device.h - where the arithmetic happens: the CPU, a GPU (CUDA), or nowhere at all (PLAN).
 //
 // The set of devices is closed, so operations choose by a visible switch over `kind`. PLAN stands in for another
 // device: it runs nothing and touches no memory, but counts what each operation would compute and move, so that one
 // pass of the very same training step gives the run's memory (memory.h) and its arithmetic.
+//
+// On CUDA an operation is only put on the compute queue; operations run in the order in which they were called, and
+// the host does not wait. Where it must, the function says so.
 //
 // Invariant: nothing that depends on the values of tensors may change what a step does on a device; PLAN has none.
 #ifndef DEVICE_H
@@ -10,22 +13,29 @@
 
 #include <fcntl.h>
 #include <stdint.h>
+#include <time.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
+#include "cuda.h"
 #include "error.h"
 #include "number.h"
 
-typedef enum { DEVICE_PLAN, DEVICE_CPU } DeviceKind;
+typedef enum { DEVICE_PLAN, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
 struct Matmul;  // primitives of the math library, kernels/matmul.h
+struct Cuda;    // cuda.h
 
 typedef struct Device {
     DeviceKind kind;
-    int threads;            // OpenMP threads; sums do not depend on it, the math library's choices do
-    struct Matmul *matmul;  // shared by a CPU device and the PLAN that stands in for it
+    DeviceKind real;         // the device that runs, also while PLAN stands in for it
+    const char *name;        // of a GPU
+    int threads;             // OpenMP threads; sums do not depend on it, the math library's choices do
+    int compute_capability;  // of a GPU, 10 major + minor
+    struct Matmul *matmul;   // shared by a device and the PLAN that stands in for it
+    struct Cuda *cuda;       // NULL on the CPU, and for the plan of a GPU that is not there
     double flops;           // counted by PLAN: floating-point operations (2 per multiply-add) since device_reset_counts
     double bytes;           // counted by PLAN: bytes read and written by operations, each tensor once
 } Device;
@@ -47,11 +57,25 @@ static inline int device_thread(void) {
 #endif
 }
 
+// Seconds of a clock that only runs forward.
+static inline double device_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 // An operation on the PLAN device: its cost, from the table at the top of each kernel file.
 static inline void device_plan(Device *device, double flops, double bytes) {
     device->flops += flops;
     device->bytes += bytes;
 }
+
+// What an operation does on CUDA; a program that nvcc has not seen can't get there.
+#ifdef __CUDACC__
+#define CUDA_ONLY(...) __VA_ARGS__
+#else
+#define CUDA_ONLY(...) die("this program was built without CUDA; use --device cpu")
+#endif
 
 // ---------------------------------------------------------------------------------------------------------------
 // Plain operations on memory, used by the store and the loader
@@ -61,20 +85,94 @@ static inline void device_zero(Device *device, void *y, size_t n_bytes) {
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 0, (double)n_bytes); return;
     case DEVICE_CPU: memset(y, 0, n_bytes); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(CUDA_CHECK(cudaMemsetAsync(y, 0, n_bytes, device->cuda->queues[QUEUE_COMPUTE])));
+        return;
     }
 }
 
-// Host memory to device memory.
+#ifdef __CUDACC__
+static inline void device_copy_cuda(Device *device, void *to, const void *from, size_t n_bytes, cudaMemcpyKind kind) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, n_bytes, kind, device->cuda->queues[QUEUE_COMPUTE]));
+    cuda_wait(device->cuda);
+}
+#endif
+
+// Host memory to device memory; `from` may be changed afterwards (the host waits).
 static inline void device_upload(Device *device, void *to, const void *from, size_t n_bytes) {
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 0, 2.0 * (double)n_bytes); return;
     case DEVICE_CPU: memcpy(to, from, n_bytes); return;
+    case DEVICE_CUDA: CUDA_ONLY(device_copy_cuda(device, to, from, n_bytes, cudaMemcpyHostToDevice)); return;
     }
 }
 
-// Device memory to host memory.
+// Device memory to host memory, after everything that was called before (the host waits).
 static inline void device_download(Device *device, void *to, const void *from, size_t n_bytes) {
-    device_upload(device, to, from, n_bytes);
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, 0, 2.0 * (double)n_bytes); return;
+    case DEVICE_CPU: memcpy(to, from, n_bytes); return;
+    case DEVICE_CUDA: CUDA_ONLY(device_copy_cuda(device, to, from, n_bytes, cudaMemcpyDeviceToHost)); return;
+    }
+}
+
+// The host waits until everything that was called before has run.
+static inline void device_wait(Device *device) {
+    if (device->kind == DEVICE_CUDA) CUDA_ONLY(cuda_wait(device->cuda));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Slots: buffers that the fetch queue fills from pinned host memory while the compute queue works
+//
+//     device_slot_open      the host may write into the slot's host buffer (an earlier fetch from it has ended)
+//     device_slot_fetch     host buffer to device buffer, once the compute queue has drained it
+//     device_slot_filled    what is called from here on sees the contents
+//     device_slot_drained   what was called before was the last to read them
+
+static inline void device_slot_open(Device *device, int slot) {
+    (void)slot;
+    switch (device->kind) {
+    case DEVICE_PLAN: case DEVICE_CPU: return;
+    case DEVICE_CUDA: CUDA_ONLY({
+        CUDA_CHECK(cudaEventSynchronize(device->cuda->slots[slot].filled));
+        CUDA_CHECK(cudaStreamWaitEvent(device->cuda->queues[QUEUE_FETCH], device->cuda->slots[slot].drained, 0));
+    });
+        return;
+    }
+}
+
+static inline void device_slot_fetch(Device *device, void *to, const void *from, size_t n_bytes) {
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, 0, 2.0 * (double)n_bytes); return;
+    case DEVICE_CPU: memcpy(to, from, n_bytes); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(CUDA_CHECK(
+            cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, device->cuda->queues[QUEUE_FETCH])));
+        return;
+    }
+}
+
+static inline void device_slot_filled(Device *device, int slot) {
+    (void)slot;
+    switch (device->kind) {
+    case DEVICE_PLAN: case DEVICE_CPU: return;
+    case DEVICE_CUDA: CUDA_ONLY({
+        CUDA_CHECK(cudaEventRecord(device->cuda->slots[slot].filled, device->cuda->queues[QUEUE_FETCH]));
+        CUDA_CHECK(cudaStreamWaitEvent(device->cuda->queues[QUEUE_COMPUTE], device->cuda->slots[slot].filled, 0));
+    });
+        return;
+    }
+}
+
+static inline void device_slot_drained(Device *device, int slot) {
+    (void)slot;
+    switch (device->kind) {
+    case DEVICE_PLAN: case DEVICE_CPU: return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(CUDA_CHECK(
+            cudaEventRecord(device->cuda->slots[slot].drained, device->cuda->queues[QUEUE_COMPUTE])));
+        return;
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------

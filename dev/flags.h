@@ -93,7 +93,8 @@ static const Flag FLAGS[] = {
     {0, "tokenizer", FLAG_TEXT, FLAG_FIELD(tokenizer), NULL, 0, 0, NULL, "llm.c's tokenizer file, to print samples"},
     {0, "plan", FLAG_SWITCH, FLAG_FIELD(plan), NULL, 0, 0, NULL,
      "print the memory of every phase and exit; runs nothing"},
-    {0, "device", FLAG_CHOICE, FLAG_FIELD(device), "auto", 0, 0, "auto|cpu|plan", "where to run; plan is --plan"},
+    {0, "device", FLAG_TEXT, FLAG_FIELD(device), "auto", 0, 0, NULL,
+     "auto, cpu, cuda, or plan:NAME: --plan for a device that need not be there (cpu h200 h100 a100 rtx4090 rtx3090)"},
     {0, "device-memory", FLAG_SIZE, FLAG_FIELD(device_memory), "0", 0, 1e18, NULL,
      "memory of the device, e.g. 2GiB (0: what is available)"},
     {0, "headroom", FLAG_REAL, FLAG_FIELD(headroom), "10", 0, 99, NULL,
@@ -227,7 +228,7 @@ static inline void flags_parse(Options *options, int argc, char **argv) {
         if (flag->letter == 'e') options->model_given = true;
         if (flag->letter == 'j') options->validation_given = true;
     }
-    if (strcmp(options->device, "plan") == 0) options->plan = true;
+    if (strncmp(options->device, "plan", 4) == 0) options->plan = true;
 }
 
 #endif

@@ -33,12 +33,6 @@ typedef struct {
 
 static inline double log_mib(size_t n_bytes) { return (double)n_bytes / (1024.0 * 1024.0); }
 
-static inline double log_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static inline void log_path(char *path, size_t size, const char *directory, const char *name) {
     int n = snprintf(path, size, "%s/%s", directory, name);
     if (n < 0 || (size_t)n >= size) die("-o %s: the path is too long", directory);

@@ -14,13 +14,18 @@
 // the ledger's peak, and the touched top must lie within MEMORY_ALIGN bytes of it (unless the top is a workspace: how
 // much of that is used is a library's affair, or depends on how threads share the work).
 //
-// Only the compute queue touches the stack. After memory_reserve() nothing here allocates.
+// Only the compute queue touches the stack. After memory_reserve() nothing here allocates. On CUDA the device's slab is
+// one allocation on the GPU, and the host's is pinned; the emulator of the tests (EMULATED) is told of every take and
+// then watches over each buffer itself, so there it stands in for the witness.
 #ifndef MEMORY_H
 #define MEMORY_H
 
 #include <sys/mman.h>
 
 #include "device.h"
+#ifdef EMULATED
+#include "emulator.h"
+#endif
 
 typedef enum { TIER_DEVICE, TIER_HOST, TIER_DISK, TIERS } Tier;
 
@@ -89,6 +94,7 @@ typedef struct {
 } Slab;
 
 typedef struct {
+    Device *device;
     const Ledger *plan;  // NULL while planning
     Ledger ledger;
     Phase phase;
@@ -145,6 +151,21 @@ static inline void memory_check_room(Memory *memory, Tier tier, size_t n_bytes, 
 // ---------------------------------------------------------------------------------------------------------------
 // Takes
 
+// Tells the emulator of the tests which bytes of the slab are a buffer of their own (a take), or no longer.
+static inline void memory_region(const Memory *memory, Tier tier, void *pointer, size_t n_bytes, const char *owner) {
+#ifdef EMULATED
+    if (tier != TIER_DEVICE || memory->device->kind != DEVICE_CUDA || n_bytes == 0) return;
+    if (owner) emulator_region(pointer, n_bytes, owner, memory->device->cuda->queues[QUEUE_COMPUTE]);
+    else emulator_region_end(pointer, memory->device->cuda->queues[QUEUE_COMPUTE]);
+#else
+    (void)memory;
+    (void)tier;
+    (void)pointer;
+    (void)n_bytes;
+    (void)owner;
+#endif
+}
+
 // Memory for the whole run. `owner` is a literal, for messages. Sizes are rounded up to MEMORY_ALIGN bytes.
 static inline void *memory_keep(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
     Slab *slab = &memory->slabs[tier];
@@ -153,6 +174,7 @@ static inline void *memory_keep(Memory *memory, Tier tier, Kind kind, size_t n_b
     void *pointer = slab->base + slab->kept;
     slab->kept += n_bytes;
     memory_note_take(memory, tier, kind, n_bytes);
+    memory_region(memory, tier, pointer, n_bytes, owner);
     return pointer;
 }
 
@@ -168,7 +190,9 @@ static inline void *memory_push(Memory *memory, Tier tier, Kind kind, size_t n_b
     slab->depth++;
     slab->stacked += n_bytes;
     memory_note_take(memory, tier, kind, n_bytes);
-    return slab->base + slab->capacity - slab->stacked;
+    void *pointer = slab->base + slab->capacity - slab->stacked;
+    memory_region(memory, tier, pointer, n_bytes, owner);
+    return pointer;
 }
 
 static inline size_t memory_mark(const Memory *memory, Tier tier) { return memory->slabs[tier].depth; }
@@ -177,6 +201,8 @@ static inline void memory_release(Memory *memory, Tier tier, size_t mark) {
     Slab *slab = &memory->slabs[tier];
     while (slab->depth > mark) {
         slab->depth--;
+        memory_region(memory, tier, slab->base + slab->capacity - slab->stacked, slab->entries[slab->depth].n_bytes,
+                      NULL);
         slab->stacked -= slab->entries[slab->depth].n_bytes;
         slab->kinds[slab->entries[slab->depth].kind] -= slab->entries[slab->depth].n_bytes;
     }
@@ -186,8 +212,9 @@ static inline void memory_release(Memory *memory, Tier tier, size_t mark) {
 // Planning and reserving
 
 // A memory that only counts: addresses are given out but nothing is behind them.
-static inline void memory_plan(Memory *memory) {
+static inline void memory_plan(Memory *memory, Device *device) {
     memset(memory, 0, offsetof(Memory, slabs));
+    memory->device = device;
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         memset(slab, 0, offsetof(Slab, entries));
@@ -196,43 +223,110 @@ static inline void memory_plan(Memory *memory) {
     }
 }
 
-static inline void memory_poison(char *from, size_t n_bytes) {
+// A tier's slab is memory of a GPU.
+static inline bool memory_on_gpu(const Memory *memory, Tier tier) {
+    return tier == TIER_DEVICE && memory->device->real == DEVICE_CUDA;
+}
+
+#ifdef __CUDACC__
+__global__ static void memory_poison_kernel(uint64_t *words, size_t n) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) words[i] = MEMORY_POISON;
+}
+
+// *first = index of the first word without poison, if there is one.
+__global__ static void memory_untouched_kernel(unsigned long long *first, const uint64_t *words, size_t n) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        if (words[i] == MEMORY_POISON) continue;
+        atomicMin(first, (unsigned long long)i);
+        return;
+    }
+}
+
+static inline size_t memory_untouched_cuda(Device *device, const char *from, size_t n_bytes) {
+    const size_t n = n_bytes / sizeof(uint64_t);
+    unsigned long long first = n;
+    device_upload(device, device->cuda->word, &first, sizeof(first));
+    CUDA_RUN(device, memory_untouched_kernel, size_min(cuda_blocks(n), 4096), CUDA_THREADS, 0, device->cuda->word,
+             (const uint64_t *)(const void *)from, n);
+    device_download(device, &first, device->cuda->word, sizeof(first));
+    return (size_t)first * sizeof(uint64_t);
+}
+#endif
+
+static inline void memory_poison(const Memory *memory, Tier tier, char *from, size_t n_bytes) {
     uint64_t *words = (uint64_t *)(void *)from;
     int64_t n = (int64_t)(n_bytes / sizeof(uint64_t));
+    if (memory_on_gpu(memory, tier)) {
+#ifndef EMULATED
+        CUDA_ONLY(CUDA_RUN(memory->device, memory_poison_kernel, size_min(cuda_blocks((size_t)n), 4096), CUDA_THREADS,
+                           0, words, (size_t)n));
+#endif
+        return;
+    }
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) words[i] = MEMORY_POISON;
 }
 
 // Bytes from `from` that still hold poison, at most n_bytes.
-static inline size_t memory_untouched(const char *from, size_t n_bytes) {
+static inline size_t memory_untouched(const Memory *memory, Tier tier, const char *from, size_t n_bytes) {
     const uint64_t *words = (const uint64_t *)(const void *)from;
     size_t n = n_bytes / sizeof(uint64_t), i = 0;
+#ifdef __CUDACC__
+    if (memory_on_gpu(memory, tier)) return memory_untouched_cuda(memory->device, from, n_bytes);
+#else
+    (void)memory;
+    (void)tier;
+#endif
     while (i < n && words[i] == MEMORY_POISON) i++;
     return i * sizeof(uint64_t);
 }
 
+static inline void *memory_reserve_slab(const Memory *memory, Tier tier, size_t n_bytes) {
+    if (memory_on_gpu(memory, tier)) {
+        void *base = NULL;
+        CUDA_ONLY(CUDA_CHECK(cudaMalloc(&base, n_bytes)));
+        return base;
+    }
+    void *base = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        die("can't reserve %zu bytes of %s memory: %s. Take a smaller -b or -t, or a higher -r", n_bytes,
+            TIER_NAMES[tier], error_text());
+    }
+    return base;
+}
+
 // Reserves exactly what `plan` needs, and touches all of it (poison), so that nothing can be missing later.
-static inline void memory_reserve(Memory *memory, const Ledger *plan) {
+static inline void memory_reserve(Memory *memory, Device *device, const Ledger *plan) {
     memset(memory, 0, offsetof(Memory, slabs));
+    memory->device = device;
     memory->plan = plan;
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         memset(slab, 0, offsetof(Slab, entries));
         slab->capacity = ledger_peak(plan, (Tier)t);
         if (slab->capacity == 0) continue;
-        void *base = mmap(NULL, slab->capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (base == MAP_FAILED) {
-            die("can't reserve %zu bytes of %s memory: %s. Take a smaller -b or -t, or a higher -r", slab->capacity,
-                TIER_NAMES[t], error_text());
+        slab->base = (char *)memory_reserve_slab(memory, (Tier)t, slab->capacity);
+        memory_poison(memory, (Tier)t, slab->base, slab->capacity);
+        if (t == TIER_HOST && device->real == DEVICE_CUDA) {  // touched by all threads, then pinned once
+            CUDA_ONLY(CUDA_CHECK(cudaHostRegister(slab->base, slab->capacity, cudaHostRegisterDefault)));
         }
-        slab->base = (char *)base;
-        memory_poison(slab->base, slab->capacity);
     }
 }
 
 static inline void memory_unreserve(Memory *memory) {
     for (int t = 0; t < TIERS; t++) {
-        if (memory->slabs[t].capacity > 0) munmap(memory->slabs[t].base, memory->slabs[t].capacity);
+        Slab *slab = &memory->slabs[t];
+        if (slab->capacity == 0) continue;
+        if (memory_on_gpu(memory, (Tier)t)) {
+            CUDA_ONLY(CUDA_CHECK(cudaFree(slab->base)));
+            continue;
+        }
+        if (t == TIER_HOST && memory->device->real == DEVICE_CUDA) {
+            CUDA_ONLY(CUDA_CHECK(cudaHostUnregister(slab->base)));
+        }
+        munmap(slab->base, slab->capacity);
     }
 }
 
@@ -247,7 +341,9 @@ static inline void memory_begin(Memory *memory, Phase phase) {
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         memory_note_peak(memory, (Tier)t);
-        if (memory->plan && first) memory_poison(slab->base + slab->kept, slab->capacity - slab_used(slab));
+        if (memory->plan && first) {
+            memory_poison(memory, (Tier)t, slab->base + slab->kept, slab->capacity - slab_used(slab));
+        }
     }
 }
 
@@ -255,7 +351,10 @@ static inline void memory_begin(Memory *memory, Phase phase) {
 static inline void memory_check_witness(const Memory *memory, Tier tier) {
     const Slab *slab = &memory->slabs[tier];
     const PhaseLedger *phase = &memory->ledger.phases[memory->phase];
-    size_t untouched = memory_untouched(slab->base + slab->kept, slab->capacity - slab_used(slab));
+#ifdef EMULATED
+    if (memory_on_gpu(memory, tier)) return;
+#endif
+    size_t untouched = memory_untouched(memory, tier, slab->base + slab->kept, slab->capacity - slab_used(slab));
     size_t touched = slab->capacity - untouched;
     if (touched > phase->peak[tier] ||
         (touched + MEMORY_ALIGN < phase->peak[tier] && phase->top[tier] != KIND_WORKSPACE)) {

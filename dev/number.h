@@ -21,48 +21,62 @@
 #include <immintrin.h>
 #endif
 
+// A function of the host and, in CUDA, of the device as well: the same text, the same bits.
+#ifdef __CUDACC__
+#define SHARED static inline __host__ __device__
+#else
+#define SHARED static inline
+#endif
+
 typedef enum { FP32, BF16, NUMBERS } Number;
 
 enum { NUMBER_BLOCK = 1024, LANES = 16 };  // NUMBER_BLOCK is a multiple of LANES, so blocks don't move lanes
 
-static inline size_t number_size(Number type) { return type == FP32 ? 4 : 2; }
+// A hint to bring a line into the caches; the address may be invalid.
+#ifdef __GNUC__
+#define NUMBER_PREFETCH(pointer) __builtin_prefetch(pointer)
+#else
+#define NUMBER_PREFETCH(pointer) ((void)0)
+#endif
+
+SHARED size_t number_size(Number type) { return type == FP32 ? 4 : 2; }
 static inline const char *number_name(Number type) { return type == FP32 ? "fp32" : "bf16"; }
 
-static inline size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
-static inline size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
-static inline size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
-static inline size_t round_up(size_t a, size_t multiple) { return ceil_div(a, multiple) * multiple; }
+SHARED size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
+SHARED size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
+SHARED size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+SHARED size_t round_up(size_t a, size_t multiple) { return ceil_div(a, multiple) * multiple; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Conversions
 
-static inline uint32_t float_bits(float x) {
+SHARED uint32_t float_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     return bits;
 }
 
-static inline float bits_float(uint32_t bits) {
+SHARED float bits_float(uint32_t bits) {
     float x;
     memcpy(&x, &bits, 4);
     return x;
 }
 
-static inline float bf16_to_float(uint16_t x) { return bits_float((uint32_t)x << 16); }
+SHARED float bf16_to_float(uint16_t x) { return bits_float((uint32_t)x << 16); }
 
 // Round to nearest even; NaN stays NaN (quiet), overflow becomes infinity.
-static inline uint16_t float_to_bf16(float x) {
+SHARED uint16_t float_to_bf16(float x) {
     uint32_t bits = float_bits(x);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     uint32_t quiet = (bits >> 16) | 0x40u;
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-static inline void *number_at(Number type, void *base, size_t element) {
+SHARED void *number_at(Number type, void *base, size_t element) {
     return (char *)base + element * number_size(type);
 }
 
-static inline const void *number_at_const(Number type, const void *base, size_t element) {
+SHARED const void *number_at_const(Number type, const void *base, size_t element) {
     return (const char *)base + element * number_size(type);
 }
 
@@ -91,8 +105,14 @@ static inline void number_store(Number type, void *base, size_t at, size_t n, co
     for (size_t i = 0; i < n; i++) y[i] = float_to_bf16(values[i]);
 }
 
-static inline float number_get(Number type, const void *base, size_t at) {
+SHARED float number_get(Number type, const void *base, size_t at) {
     return type == FP32 ? ((const float *)base)[at] : bf16_to_float(((const uint16_t *)base)[at]);
+}
+
+// One element, rounded.
+SHARED void number_put(Number type, void *base, size_t at, float value) {
+    if (type == FP32) ((float *)base)[at] = value;
+    else ((uint16_t *)base)[at] = float_to_bf16(value);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -143,12 +163,29 @@ static inline void lanes_add_squared_differences(float *lanes, const float *x, f
     memcpy(lanes, sum, sizeof(sum));
 }
 
+// The largest of `top` and x[0 ... n); NaN is passed over.
+static inline float lanes_maximum(float top, const float *x, size_t n) {
+    float largest[LANES];
+    for (int l = 0; l < LANES; l++) largest[l] = top;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int l = 0; l < LANES; l++) largest[l] = x[i + (size_t)l] > largest[l] ? x[i + (size_t)l] : largest[l];
+    }
+    for (int l = 0; i < n; i++, l++) largest[l] = x[i] > largest[l] ? x[i] : largest[l];
+    for (int width = LANES / 2; width > 0; width /= 2) {
+        for (int l = 0; l < width; l++) {
+            largest[l] = largest[l + width] > largest[l] ? largest[l + width] : largest[l];
+        }
+    }
+    return largest[0];
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Functions that vectorise (no library call, no branch)
 
 // exp(x) in fp32, within 1.5 units in the last place for results above 1.2e-38; 0 below (softmax only feeds x <= 0),
 // saturates at exp(88.37). x = n ln 2 + r with |r| <= ln 2 / 2, exp(r) by a polynomial of degree 7, scaled by 2^n.
-static inline float number_exp(float x) {
+SHARED float number_exp(float x) {
     float clamped = x < -87.33654f ? -87.33654f : (x > 88.37f ? 88.37f : x);
     float n = fmaf(clamped, 1.44269504f, 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: rounds to an integer
     float r = fmaf(n, -0.693145752f, clamped);                        // ln 2 in two parts
@@ -165,26 +202,21 @@ static inline float number_exp(float x) {
     return x != x ? x : y;
 }
 
-// tanh(x) in fp32 by exp(2|x|): absolute error below 2e-7.
-static inline float number_tanh(float x) {
-    float a = fabsf(x) > 10.0f ? 10.0f : fabsf(x);
-    float t = 1.0f - 2.0f / (number_exp(2.0f * a) + 1.0f);
-    t = copysignf(t, x);
-    return x != x ? x : t;
-}
+// 1 / (1 + exp(-x)) in fp32: within 3 units in the last place for results above 1e-38.
+SHARED float number_sigmoid(float x) { return 1.0f / (1.0f + number_exp(-x)); }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Random numbers: a function of (seed, stream, index) and nothing else, so that no state has to be saved and any rank
 // or thread can draw any element. Mixing: the finaliser of splitmix64, once per key.
 
-static inline uint64_t random_mix(uint64_t x) {
+SHARED uint64_t random_mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15ull;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return x ^ (x >> 31);
 }
 
-static inline uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
+SHARED uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
     return random_mix(random_mix(random_mix(seed) ^ stream) ^ index);
 }
 

@@ -157,6 +157,15 @@ static inline void store_zero(Store *store) {
     device_zero(store->device, store->v, store->n_elements * sizeof(float));
 }
 
+#ifdef __CUDACC__
+__global__ static void store_round_kernel(Number type, void *weights, const float *master, size_t n) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        number_put(type, weights, i, master[i]);
+    }
+}
+#endif
+
 // Compute weights from master weights, one block.
 static inline void store_round_master(Store *store, size_t block) {
     size_t at = store_offset(store, block), n = store_layout(store, block)->n_elements;
@@ -164,40 +173,58 @@ static inline void store_round_master(Store *store, size_t block) {
     switch (store->device->kind) {
     case DEVICE_PLAN: device_plan(store->device, (double)n, (double)n * 6); return;
     case DEVICE_CPU: number_store(store->type, store->weights, at, n, store->master + at); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(CUDA_RUN(store->device, store_round_kernel, cuda_blocks(n), CUDA_THREADS, 0, store->type,
+                           number_at(store->type, store->weights, at), store->master + at, n));
+        return;
     }
 }
 
-// `to` is zero already.
-static inline void store_initialise_tensor(float *to, const Tensor *tensor, uint64_t seed, uint64_t stream, size_t L) {
+// Elements [first, first + n) of a tensor into `to`; first is even.
+static inline void store_initial_values(float *to, const Tensor *tensor, uint64_t seed, uint64_t stream, size_t L,
+                                        size_t first, size_t n) {
     float scale = tensor->residual ? 0.02f / sqrtf(2.0f * (float)L) : 0.02f;
-    int64_t n = (int64_t)tensor->n_saved;
-    if (tensor->zeros) return;
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i += 2) {
+    for (int64_t i = 0; i < (int64_t)n; i += 2) {
         float pair[2] = {1.0f, 1.0f};
-        if (!tensor->ones) random_normal_pair(seed, stream, (uint64_t)i / 2, pair);
+        if (!tensor->ones) random_normal_pair(seed, stream, (first + (uint64_t)i) / 2, pair);
         to[i] = tensor->ones ? 1.0f : scale * pair[0];
-        if (i + 1 < n) to[i + 1] = tensor->ones ? 1.0f : scale * pair[1];
+        if (i + 1 < (int64_t)n) to[i + 1] = tensor->ones ? 1.0f : scale * pair[1];
     }
 }
 
-// GPT-2's initialisation: a function of the seed alone; padding stays zero.
+enum { STORE_STAGED = 1 << 20 };  // elements on their way to another memory
+
+// GPT-2's initialisation: a function of the seed alone, made by the host for every device; padding stays zero.
 static inline void store_initialise(Store *store, uint64_t seed) {
+    Device *device = store->device;
+    size_t mark = memory_mark(store->memory, TIER_HOST);
+    size_t staged = device->real == DEVICE_CPU ? 0 : size_min(STORE_STAGED, store->n_elements);
+    float *stage =
+        (float *)memory_push(store->memory, TIER_HOST, KIND_WEIGHTS, staged * sizeof(float), "first weights");
     store_zero(store);
     for (size_t block = 0; block < store->n_blocks; block++) {
         const BlockLayout *layout = store_layout(store, block);
         for (size_t i = 0; i < layout->n_tensors; i++) {
             const Tensor *tensor = &layout->tensors[i];
             float *to = store->master + store_offset(store, block) + tensor->offset;
-            switch (store->device->kind) {
-            case DEVICE_PLAN: device_plan(store->device, 0, 4 * (double)tensor->n_elements); break;
-            case DEVICE_CPU:
-                store_initialise_tensor(to, tensor, seed, block * BLOCK_TENSORS + i, store->shape.L);
-                break;
+            const uint64_t stream = block * BLOCK_TENSORS + i;
+            if (tensor->zeros) continue;
+            if (device->kind == DEVICE_CPU) {
+                store_initial_values(to, tensor, seed, stream, store->shape.L, 0, tensor->n_saved);
+                continue;
+            }
+            for (size_t at = 0, n; at < tensor->n_saved; at += n) {
+                n = size_min(tensor->n_saved - at, STORE_STAGED);
+                if (device->kind != DEVICE_PLAN) {
+                    store_initial_values(stage, tensor, seed, stream, store->shape.L, at, n);
+                }
+                device_upload(device, to + at, stage, n * sizeof(float));
             }
         }
         store_round_master(store, block);
     }
+    memory_release(store->memory, TIER_HOST, mark);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -213,16 +240,15 @@ static inline float *store_gradients(Store *store, size_t block) {
     return store->gradients + store_offset(store, block);
 }
 
-// The norm of all gradients.
-static inline double store_norm(Store *store) {
+// *square (fp64, on the device) = the square of the norm of all gradients.
+static inline void store_norm(Store *store, double *square) {
     Memory *memory = store->memory;
     size_t mark = memory_mark(memory, TIER_DEVICE), n_chunks = store->n_elements / NORM_CHUNK;
     double *sums =
         (double *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_chunks * sizeof(double), "norm of each chunk");
     norm_chunks(store->device, sums, store->gradients, store->n_elements);
-    double norm = norm_total(store->device, sums, n_chunks);
+    norm_total(store->device, square, sums, n_chunks);
     memory_release(memory, TIER_DEVICE, mark);
-    return norm;
 }
 
 // AdamW on every block.

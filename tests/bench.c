@@ -1,13 +1,16 @@
 // bench.c - make bench: how close a training step comes to what the machine can do. Nothing here is asserted.
 //
 // For each configuration, on the step's own shapes, in one run:
-//   copy      bandwidth of a parallel copy, bytes read plus bytes written
+//   copy      bandwidth of a parallel copy, bytes read plus bytes written; the ideal's is that of stores that pass the
+//             caches by, the operations' that of plain stores, since the next operation reads what they wrote
 //   matmul    every product of the step, alone: as the trainer runs it, by oneDNN with weights in its own packed
 //             layout, and by the trainer's tiles; the fastest of each shape makes the ideal
 //   step      the training step, interleaved with the products, medians
 //   ideal     the products at their fastest + AdamW's 28 bytes (30 in bf16) per parameter at copy bandwidth
 //   share     ideal / step
-// and every other operation of the step against its own bound: its bytes at copy bandwidth.
+// With details, every other operation against its bound: the longer of its bytes at copy bandwidth and its arithmetic
+// (attention's products at the best rate of the step's; exponentials at the rate that they reach in the first cache).
+// Then steps of configurations beside each other, in turns: recompute levels, lengths, threads.
 #define _GNU_SOURCE
 #define TRAIN_GPT_NO_MAIN
 #pragma GCC diagnostic push
@@ -30,23 +33,74 @@ static double median(double *x, int n) {
 // ---------------------------------------------------------------------------------------------------------------
 // Copy bandwidth
 
-static double copy_bandwidth(void) {
-    enum { TRIALS = 7 };
-    size_t n = (size_t)64 << 20;  // floats: 256 MiB, far beyond the caches
-    float *from = (float *)malloc(n * sizeof(float)), *to = (float *)malloc(n * sizeof(float));
-    double seconds[TRIALS];
-    if (!from || !to) die("out of memory");
+// y = x, past the caches where the processor can: what a plain store reads before it writes is not part of a copy.
+static void copy_stream(float *y, const float *x, size_t n, bool past_caches) {
+#if defined(__AVX__)
+    if (past_caches) {
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < (int64_t)n; i++) from[i] = to[i] = 1.0f;
-    for (int trial = 0; trial < TRIALS; trial++) {
-        double start = log_seconds();
-#pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < (int64_t)n; i++) to[i] = from[i];
-        seconds[trial] = log_seconds() - start;
+        for (int64_t i = 0; i < (int64_t)n; i += 8) _mm256_stream_ps(y + i, _mm256_load_ps(x + i));
+        return;
     }
-    free(from);
-    free(to);
-    return 2.0 * (double)n * sizeof(float) / median(seconds, TRIALS);
+#else
+    (void)past_caches;
+#endif
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < (int64_t)n; i++) y[i] = x[i];
+}
+
+typedef struct {
+    float *from, *to;
+    double seconds[2][SAMPLES_MOST];  // plain, past the caches
+    int n;
+} Copy;
+
+enum { COPY_FLOATS = 64 << 20 };  // 256 MiB, far beyond the caches
+
+static void copy_open(Copy *copy) {
+    memset(copy, 0, sizeof(*copy));
+    copy->from = (float *)aligned_alloc(64, COPY_FLOATS * sizeof(float));
+    copy->to = (float *)aligned_alloc(64, COPY_FLOATS * sizeof(float));
+    if (!copy->from || !copy->to) die("out of memory");
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < COPY_FLOATS; i++) copy->from[i] = copy->to[i] = 1.0f;
+}
+
+static void copy_sample(Copy *copy) {
+    for (int i = 0; i < 4 && copy->n < SAMPLES_MOST; i++) {
+        for (int past_caches = 0; past_caches < 2; past_caches++) {
+            double start = device_seconds();
+            copy_stream(copy->to, copy->from, COPY_FLOATS, past_caches);
+            copy->seconds[past_caches][copy->n] = device_seconds() - start;
+        }
+        copy->n++;
+    }
+}
+
+static double copy_bandwidth(Copy *copy, int past_caches) {
+    return 2.0 * COPY_FLOATS * sizeof(float) / median(copy->seconds[past_caches], copy->n);
+}
+
+// Seconds per exponential, of all threads together, from and to the first cache.
+static double exponential_seconds(void) {
+    enum { TRIALS = 7, TIMES = 2000 };
+    double seconds[TRIALS];
+    int threads = 1;
+    for (int trial = 0; trial < TRIALS; trial++) {
+        double start = device_seconds();
+#pragma omp parallel
+        {
+            float x[NUMBER_BLOCK];
+            for (int i = 0; i < NUMBER_BLOCK; i++) x[i] = 0.001f * (float)i;
+            for (int t = 0; t < TIMES; t++) {
+                for (int i = 0; i < NUMBER_BLOCK; i++) x[i] = number_exp(-x[i]);
+            }
+            if (x[5] == 7.0f) puts("");  // x is used
+#pragma omp single
+            threads = omp_get_num_threads();
+        }
+        seconds[trial] = device_seconds() - start;
+    }
+    return median(seconds, TRIALS) / ((double)NUMBER_BLOCK * TIMES * threads);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -147,7 +201,7 @@ static void product_run_packed(Matmul *matmul, Product *p) {
 // One sample of each way.
 static void product_sample(Trainer *m, Product *p, float *tiles) {
     if (p->n == SAMPLES_MOST) return;
-    double t0 = log_seconds();
+    double t0 = device_seconds();
     MatmulEntry *entry = matmul_find(&m->device, &p->shape);
     if (entry->tiled) {
         matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device.threads);
@@ -156,15 +210,15 @@ static void product_sample(Trainer *m, Product *p, float *tiles) {
         matmul_onednn_cpu(m->device.matmul, entry, p->c, p->a, p->b, NULL, tiles);
 #endif
     }
-    double t1 = log_seconds();
+    double t1 = device_seconds();
     p->plain_seconds[p->n] = t1 - t0;
 #if USE_ONEDNN
     if (p->has_packed) product_run_packed(m->device.matmul, p);
 #endif
-    double t2 = log_seconds();
+    double t2 = device_seconds();
     p->packed_seconds[p->n] = p->has_packed ? t2 - t1 : 1e9;
     if (!entry->tiled) matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device.threads);
-    p->tiled_seconds[p->n] = entry->tiled ? t1 - t0 : log_seconds() - t2;
+    p->tiled_seconds[p->n] = entry->tiled ? t1 - t0 : device_seconds() - t2;
     p->n++;
 }
 
@@ -179,7 +233,8 @@ static double product_ideal(Product *p, double *plain) {
 
 typedef struct {
     const char *name;
-    double count, bytes;  // per step; of one call
+    double count, bytes;         // per step; of one call
+    double exponentials, flops;  // of one call: those that may take longer than its bytes
     double seconds[SAMPLES_MOST];
     int n;
 } Operation;
@@ -191,15 +246,18 @@ typedef struct {
 
 static double operation_started;
 
-static void operation_start(void) { operation_started = log_seconds(); }
+static void operation_start(void) { operation_started = device_seconds(); }
 
-static void operation_end(Operations *all, int i, const char *name, double count, double bytes) {
+static void operation_end(Operations *all, int i, const char *name, double count, double bytes, double exponentials,
+                          double flops) {
     Operation *o = &all->operations[i];
-    double seconds = log_seconds() - operation_started;
+    double seconds = device_seconds() - operation_started;
     if (i >= all->n) all->n = i + 1;
     o->name = name;
     o->count = count;
     o->bytes = bytes;
+    o->exponentials = exponentials;
+    o->flops = flops;
     if (o->n < SAMPLES_MOST) o->seconds[o->n++] = seconds;
 }
 
@@ -213,7 +271,8 @@ static void operations_sample(Trainer *m, Operations *all) {
     size_t B = c->B, T = c->T, C = c->shape.C, rows = B * T, size = number_size(type),
            mark = memory_mark(memory, TIER_DEVICE);
     double n = (double)(rows * C), s = (double)size, L = (double)c->shape.L, micro = (double)c->micro_batches;
-    double heads = (double)(rows * c->shape.NH) * 4;
+    double heads = (double)(rows * c->shape.NH) * 4, hs = (double)(C / c->shape.NH);
+    double pairs = 0.5 * (double)(rows * c->shape.NH) * (double)(T + 1);  // of a query and a key
     Layer a;
     memory_begin(memory, PHASE_FORWARD);  // abandoned at the end
     batch_train(m, 0, 0);
@@ -229,30 +288,30 @@ static void operations_sample(Trainer *m, Operations *all) {
     int i = 0;
     operation_start();
     layernorm_forward(d, type, a.ln1, a.ln1_mean, a.ln1_rstd, x, w, b, rows, C);
-    operation_end(all, i++, "layernorm forward", micro * (2 * L + 1), 2 * n * s);
+    operation_end(all, i++, "layernorm forward", micro * (2 * L + 1), 2 * n * s, 0, 0);
     operation_start();
     residual_forward(d, type, a.residual, x, a.residual, rows * C);
-    operation_end(all, i++, "residual", micro * 2 * L, 3 * n * s);
+    operation_end(all, i++, "residual", micro * 2 * L, 3 * n * s, 0, 0);
     operation_start();
     gelu_forward(d, type, a.gelu, a.fch, rows * 4 * C);
-    operation_end(all, i++, "gelu forward", micro * L, 8 * n * s);
+    operation_end(all, i++, "gelu forward", micro * L, 8 * n * s, 4 * n, 0);
     operation_start();
     attention_forward(d, memory, type, c->attention, a.atty, a.saved, a.qkv, B, T, C, c->shape.NH);
-    operation_end(all, i++, "attention forward", micro * L, 4 * n * s + heads);
+    operation_end(all, i++, "attention forward", micro * L, 4 * n * s + heads, pairs, 4 * pairs * hs);
     operation_start();
     attention_backward(d, memory, type, c->attention, dqkv, dout, a.qkv, a.atty, a.saved, B, T, C, c->shape.NH);
-    operation_end(all, i++, "attention backward", micro * L, 8 * n * s + heads);
+    operation_end(all, i++, "attention backward", micro * L, 8 * n * s + heads, pairs, 10 * pairs * hs);
     operation_start();
     layernorm_backward(d, memory, type, x, tensor_gradients(store, 1, TENSOR_LN1W),
                        tensor_gradients(store, 1, TENSOR_LN1B), dout, a.residual, a.ln2_mean, a.ln2_rstd, w, rows, C,
                        true, false);
-    operation_end(all, i++, "layernorm backward", micro * (2 * L + 1), 4 * n * s);
+    operation_end(all, i++, "layernorm backward", micro * (2 * L + 1), 4 * n * s, 0, 0);
     operation_start();
     gelu_backward(d, type, a.gelu, a.gelu, a.fch, rows * 4 * C);
-    operation_end(all, i++, "gelu backward", micro * L, 12 * n * s);
+    operation_end(all, i++, "gelu backward", micro * L, 12 * n * s, 4 * n, 0);
     operation_start();
     matmul_backward_bias(d, memory, type, tensor_gradients(store, 1, TENSOR_FCB), a.gelu, rows, 4 * C, false);
-    operation_end(all, i++, "bias gradients", micro * L * 9.0 / 4.0, 4 * n * s);
+    operation_end(all, i++, "bias gradients", micro * L * 9.0 / 4.0, 4 * n * s, 0, 0);
     memory_release(memory, TIER_DEVICE, mark);
     void *logits =
         memory_push(memory, TIER_DEVICE, KIND_LOGITS, ceil_div(rows, c->head_chunks) * c->shape.Vp * size, "logits");
@@ -261,14 +320,15 @@ static void operations_sample(Trainer *m, Operations *all) {
     classifier(d, type, m->batch.losses, logits, m->batch.targets, ceil_div(rows, c->head_chunks), c->shape.V,
                c->shape.Vp, 1e-3f, true);
     operation_end(all, i++, "classifier", micro * (double)c->head_chunks,
-                  2.0 * (double)ceil_div(rows, c->head_chunks) * (double)c->shape.Vp * s);
+                  2.0 * (double)ceil_div(rows, c->head_chunks) * (double)c->shape.Vp * s,
+                  2.0 * (double)(ceil_div(rows, c->head_chunks) * c->shape.V), 0);
     operation_start();
-    store_norm(store);
-    operation_end(all, i++, "norm", 1, 4.0 * (double)store->n_elements);
+    store_norm(store, m->batch.results + RESULT_NORM);
+    operation_end(all, i++, "norm", 1, 4.0 * (double)store->n_elements, 0, 0);
     AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
     operation_start();
     store_update(store, &update);
-    operation_end(all, i++, "adamw", 1, (28.0 + (type == FP32 ? 0 : s)) * (double)store->n_elements);
+    operation_end(all, i++, "adamw", 1, (28.0 + (type == FP32 ? 0 : s)) * (double)store->n_elements, 0, 0);
     memory_release(memory, TIER_DEVICE, mark);
     memory_abandon(memory);
 }
@@ -276,14 +336,19 @@ static void operations_sample(Trainer *m, Operations *all) {
 // ---------------------------------------------------------------------------------------------------------------
 // One configuration
 
-static void bench(int details, int samples, const char *line) {
-    static char words[512];
-    char *argv[64];
+// A trainer with the flags of a line, planned but not started.
+static Trainer *bench_open(const char *line) {
+    char words[512], *argv[64];
     int argc = 0;
     snprintf(words, sizeof(words), "train_gpt %s -i random -g 0 -v 0 -u 0 -l 0.0001", line);
-    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = strdup(word);
     Trainer *m = trainer_open(argc, argv);
     plan(m, &m->config, &m->plan, NULL, NULL);
+    return m;
+}
+
+static void bench(int details, int samples, const char *line) {
+    Trainer *m = bench_open(line);
     Product *products = (Product *)calloc(16, sizeof(Product));
     int n_products = products_of_step(&m->config, products);
     size_t tiles_bytes = 0;
@@ -302,16 +367,22 @@ static void bench(int details, int samples, const char *line) {
     trainer_start(m);
     Operations operations;
     memset(&operations, 0, sizeof(operations));
-    double copy = copy_bandwidth(), steps[SAMPLES_MOST];
+    Copy copies;
+    copy_open(&copies);
+    double exponential = exponential_seconds(), steps[SAMPLES_MOST];
     StepRow row;
     train_step(m, &row);
     for (int i = 0; i < samples; i++) {
-        double start = log_seconds();
+        double start = device_seconds();
         train_step(m, &row);
-        steps[i] = log_seconds() - start;
+        steps[i] = device_seconds() - start;
         for (int j = 0; j < n_products; j++) product_sample(m, &products[j], tiles);
+        copy_sample(&copies);
         if (details) operations_sample(m, &operations);
     }
+    const double copy = copy_bandwidth(&copies, 1), plain_copy = copy_bandwidth(&copies, 0);
+    free(copies.from);
+    free(copies.to);
     double step = median(steps, samples), ideal_matmul = 0, plain_matmul = 0, flops = 0,
            micro = (double)m->config.micro_batches;
     for (int j = 0; j < n_products; j++) {
@@ -329,13 +400,15 @@ static void bench(int details, int samples, const char *line) {
     double adamw_bytes = (28.0 + (m->config.type == FP32 ? 0 : 2)) * (double)m->store.n_elements;
     double ideal = ideal_matmul + adamw_bytes / copy, parts = plain_matmul;
     if (details) {
-        printf("    %-28s %8s %8s %7s\n", "operation", "ms/step", "GB/s", "% copy");
+        printf("    %-28s %8s %8s %7s %8s\n", "operation", "ms/step", "GB/s", "% copy", "% bound");
+        printf("    %-28s %8s %8.2f %6.0f%%\n", "a plain copy", "", 1e-9 * plain_copy, 100.0);
         for (int i = 0; i < operations.n; i++) {
             Operation *o = &operations.operations[i];
             double seconds = median(o->seconds, o->n), bandwidth = o->bytes / seconds;
+            double bound = fmax(o->bytes / plain_copy, o->exponentials * exponential + o->flops * ideal_matmul / flops);
             parts += o->count * seconds;
-            printf("    %-28s %8.1f %8.2f %6.0f%%\n", o->name, 1e3 * o->count * seconds, 1e-9 * bandwidth,
-                   100 * bandwidth / copy);
+            printf("    %-28s %8.1f %8.2f %6.0f%% %7.0f%%\n", o->name, 1e3 * o->count * seconds, 1e-9 * bandwidth,
+                   100 * bandwidth / plain_copy, 100 * bound / seconds);
         }
         printf("    %-28s %8.1f   (all products as the trainer runs them)\n", "matmul", 1e3 * plain_matmul);
         printf("    %-28s %8.1f\n", "sum of the parts", 1e3 * parts);
@@ -368,7 +441,56 @@ static void bench(int details, int samples, const char *line) {
     trainer_close(m);
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// Configurations beside each other
+
+typedef struct {
+    int threads;  // 0: as many as there are
+    const char *flags;
+} Rival;
+
+enum { RIVALS_MOST = 8 };
+
+// Steps of several configurations in turns; medians, and ratios to the first.
+static void bench_rivals(int rounds, const Rival *rivals, int n) {
+    const int all = omp_get_max_threads();
+    Trainer *trainers[RIVALS_MOST];
+    double seconds[RIVALS_MOST][SAMPLES_MOST], first = 0;
+    StepRow row;
+    for (int round = -1; round < rounds; round++) {
+        for (int i = 0; i < n; i++) {
+            omp_set_num_threads(rivals[i].threads ? rivals[i].threads : all);
+            if (round < 0) {
+                trainers[i] = bench_open(rivals[i].flags);
+                trainer_start(trainers[i]);
+            }
+            double start = device_seconds();
+            train_step(trainers[i], &row);
+            if (round >= 0) seconds[i][round] = device_seconds() - start;
+        }
+    }
+    printf("\n| flags | threads | step ms | ratio | tokens/s | peak MiB |\n|---|---|---|---|---|---|\n");
+    for (int i = 0; i < n; i++) {
+        const Config *c = &trainers[i]->config;
+        double step = median(seconds[i], rounds);
+        if (i == 0) first = step;
+        printf("| `%s` | %d | %.1f | %.2f | %.1f | %.1f |\n", rivals[i].flags, trainers[i]->device.threads, 1e3 * step,
+               step / first, (double)(c->B * c->T * c->micro_batches) / step,
+               log_mib(ledger_peak(&trainers[i]->plan, TIER_DEVICE)));
+        trainer_close(trainers[i]);
+    }
+    fflush(stdout);
+    omp_set_num_threads(all);
+}
+
+#define GPT2 "-e d12 --vocab 50257 --max-length 1024 "
+#define SMALL "-e d6 --vocab 8192 --max-length 2048 -p fp32 "
+
 int main(int argc, char **argv) {
+    static const Rival levels[] = {{0, GPT2 "-b 4 -t 256 -p bf16 -r 0"}, {0, GPT2 "-b 4 -t 256 -p bf16 -r 1"},
+                                   {0, GPT2 "-b 4 -t 256 -p bf16 -r 2"}, {0, GPT2 "-b 4 -t 256 -p bf16 -r 3"}};
+    static const Rival lengths[] = {{0, SMALL "-b 16 -t 128"}, {0, SMALL "-b 8 -t 256"}, {0, SMALL "-b 4 -t 512"},
+                                    {0, SMALL "-b 2 -t 1024"}, {0, SMALL "-b 1 -t 2048"}, {1, SMALL "-b 8 -t 256"}};
     if (argc > 1) {  // bench DETAILS SAMPLES FLAGS: one configuration
         if (argc != 4) die("usage: bench [DETAILS(0..2) SAMPLES \"FLAGS\"]");
         bench(atoi(argv[1]), atoi(argv[2]), argv[3]);
@@ -376,6 +498,11 @@ int main(int argc, char **argv) {
     }
     printf("| flags | matmul GFLOP/s | copy GB/s | ideal ms | step ms | share | tokens/s | peak MiB |\n");
     printf("|---|---|---|---|---|---|---|---|\n");
-    bench(0, 5, "-e d12 --vocab 50257 -b 4 -t 256 -p fp32");
+    bench(0, 3, GPT2 "-b 4 -t 256 -p fp32");
+    bench(0, 2, GPT2 "-b 4 -t 256 -p bf16");
+    bench(0, 2, GPT2 "-b 1 -t 1024 -p fp32");
+    bench(0, 15, "-e d4 --vocab 257 -b 8 -t 256 -p fp32");
+    bench_rivals(2, levels, 4);
+    bench_rivals(5, lengths, 6);
     return 0;
 }

@@ -28,7 +28,9 @@ static inline void *sabotaged_push(Memory *memory, Tier tier, Kind kind, size_t 
 static Memory *planning_memory(void) {
     Memory *memory = (Memory *)calloc(1, sizeof(Memory));
     assert_non_null(memory);
-    memory_plan(memory);
+    static Device device;
+    device.kind = device.real = DEVICE_CPU;
+    memory_plan(memory, &device);
     return memory;
 }
 
@@ -144,11 +146,10 @@ static void run_by_hand(Memory *memory, Fault fault, bool real) {
 
 static void faulty_run(void *argument) {
     Fault fault = *(Fault *)argument;
-    Memory *memory = (Memory *)calloc(1, sizeof(Memory));
-    memory_plan(memory);
+    Memory *memory = planning_memory();
     run_by_hand(memory, fault, false);
     Ledger plan = memory->ledger;
-    memory_reserve(memory, &plan);
+    memory_reserve(memory, memory->device, &plan);
     run_by_hand(memory, fault, true);
     memory_unreserve(memory);
     free(memory);

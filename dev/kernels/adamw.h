@@ -7,7 +7,8 @@
 // gradients, m, v, master (n) fp32; weights (n) in the compute type, the master rounded. Where the compute type is
 // fp32 there is no master: the weights are it. Decay applies to the first n_decay elements (matrices and embeddings;
 // blocks put them first). m and v below the smallest normal number are set to zero, since arithmetic on subnormals is
-// slow on CPUs; v stays finite, since a weight whose v is infinite would never move again. The scalar arithmetic is shared by all devices: same bits everywhere.
+// slow on CPUs; v stays finite, since a weight whose v is infinite would never move again. The scalar arithmetic is
+// shared by all devices: same bits everywhere.
 // Cost per element: 15 operations; 28 bytes, and the compute copy.
 #ifndef ADAMW_H
 #define ADAMW_H
@@ -36,9 +37,9 @@ static inline AdamW adamw_step(float lr, float decay, int64_t t, float gradient_
     return a;
 }
 
-static inline float adamw_flush(float x) { return fabsf(x) < FLT_MIN ? 0.0f : x; }
+SHARED float adamw_flush(float x) { return fabsf(x) < FLT_MIN ? 0.0f : x; }
 
-static inline float adamw_scalar(const AdamW *a, float w, float g, float *m, float *v, float decay) {
+SHARED float adamw_scalar(const AdamW *a, float w, float g, float *m, float *v, float decay) {
     g *= a->gradient_scale;
     float new_m = adamw_flush(fmaf(a->beta1, *m, (1.0f - a->beta1) * g));
     float new_v = adamw_flush(fmaf(a->beta2, *v, (1.0f - a->beta2) * g * g));
@@ -65,12 +66,35 @@ static inline void adamw_cpu(const AdamW *step, Number type, void *weights, floa
     }
 }
 
+#ifdef __CUDACC__
+__global__ static void adamw_kernel(AdamW a, Number type, void *weights, float *master, float *m, float *v,
+                                    const float *gradients, size_t n_elements, size_t n_decay) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_elements; i += step) {
+        float *w = type == FP32 ? (float *)weights : master;
+        const float updated = adamw_scalar(&a, w[i], gradients[i], &m[i], &v[i], i < n_decay ? a.decay : 0.0f);
+        w[i] = updated;
+        if (type != FP32) number_put(type, weights, i, updated);
+    }
+}
+
+static inline void adamw_cuda(Device *device, const AdamW *step, Number type, void *weights, float *master, float *m,
+                              float *v, const float *gradients, size_t n_elements, size_t n_decay) {
+    if (!step->apply) return;
+    CUDA_RUN(device, adamw_kernel, cuda_blocks(n_elements), CUDA_THREADS, 0, *step, type, weights, master, m, v,
+             gradients, n_elements, n_decay);
+}
+#endif
+
 static inline void adamw(Device *device, const AdamW *step, Number type, void *weights, float *master, float *m,
                          float *v, const float *gradients, size_t n_elements, size_t n_decay) {
     double n = (double)n_elements;
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 15 * n, 28 * n + (type == FP32 ? 0 : n * (double)number_size(type))); return;
     case DEVICE_CPU: adamw_cpu(step, type, weights, master, m, v, gradients, n_elements, n_decay); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(adamw_cuda(device, step, type, weights, master, m, v, gradients, n_elements, n_decay));
+        return;
     }
 }
 

@@ -13,19 +13,11 @@
 
 // Of the first V elements of a row: their maximum, and the log of the sum of exp(element - maximum).
 static inline float classifier_log_sum(Number type, const void *logits, size_t row, size_t V, float *maximum) {
-    float block[NUMBER_BLOCK], sum[LANES] = {0}, largest[LANES];
-    for (int l = 0; l < LANES; l++) largest[l] = -FLT_MAX;
+    float block[NUMBER_BLOCK], sum[LANES] = {0}, top = -FLT_MAX;
     for (size_t v = 0, n; v < V; v += n) {
         n = size_min(V - v, NUMBER_BLOCK);
-        const float *x = number_load(type, logits, row + v, n, block);
-        size_t i = 0;
-        for (; i + LANES <= n; i += LANES) {
-            for (int l = 0; l < LANES; l++) largest[l] = x[i + (size_t)l] > largest[l] ? x[i + (size_t)l] : largest[l];
-        }
-        for (; i < n; i++) largest[0] = x[i] > largest[0] ? x[i] : largest[0];
+        top = lanes_maximum(top, number_load(type, logits, row + v, n, block), n);
     }
-    float top = largest[0];
-    for (int l = 1; l < LANES; l++) top = largest[l] > top ? largest[l] : top;
     for (size_t v = 0, n; v < V; v += n) {
         float exponentials[NUMBER_BLOCK];
         n = size_min(V - v, NUMBER_BLOCK);
@@ -67,6 +59,46 @@ static inline void classifier_cpu(Number type, float *losses, void *logits, cons
     }
 }
 
+#ifdef __CUDACC__
+// One block per row.
+__global__ static void classifier_kernel(Number type, float *losses, void *logits, const int32_t *targets, size_t V,
+                                         size_t Vp, float scale, bool gradient) {
+    __shared__ float partial[2][CUDA_THREADS / WARP];
+    const size_t row = (size_t)blockIdx.x * Vp;
+    const int32_t target = targets[blockIdx.x];
+    if (target < 0) {
+        if (threadIdx.x == 0) losses[blockIdx.x] = 0.0f;
+        for (size_t v = threadIdx.x; v < Vp && gradient; v += CUDA_THREADS) number_put(type, logits, row + v, 0.0f);
+        return;
+    }
+    float maximum = -FLT_MAX, sum = 0.0f;
+    for (size_t v = threadIdx.x; v < V; v += CUDA_THREADS) {
+        float x = number_get(type, logits, row + v);
+        maximum = x > maximum ? x : maximum;
+    }
+    maximum = block_maximum(maximum, partial[0]);
+    for (size_t v = threadIdx.x; v < V; v += CUDA_THREADS) {
+        sum += number_exp(number_get(type, logits, row + v) - maximum);
+    }
+    const float log_sum = logf(block_sum(sum, partial[1]));
+    if (threadIdx.x == 0) {
+        losses[blockIdx.x] = (maximum - number_get(type, logits, row + (size_t)target)) + log_sum;
+    }
+    if (!gradient) return;
+    __syncthreads();  // the loss has read its logit
+    for (size_t v = threadIdx.x; v < Vp; v += CUDA_THREADS) {
+        float d = 0.0f;
+        if (v < V) d = scale * number_exp((number_get(type, logits, row + v) - maximum) - log_sum);
+        number_put(type, logits, row + v, v == (size_t)target ? d - scale : d);
+    }
+}
+
+static inline void classifier_cuda(Device *device, Number type, float *losses, void *logits, const int32_t *targets,
+                                   size_t rows, size_t V, size_t Vp, float scale, bool gradient) {
+    CUDA_RUN(device, classifier_kernel, rows, CUDA_THREADS, 0, type, losses, logits, targets, V, Vp, scale, gradient);
+}
+#endif
+
 // scale: one over the number of valid targets of the whole step.
 static inline void classifier(Device *device, Number type, float *losses, void *logits, const int32_t *targets,
                               size_t rows, size_t V, size_t Vp, float scale, bool gradient) {
@@ -74,19 +106,45 @@ static inline void classifier(Device *device, Number type, float *losses, void *
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 25 * n, (gradient ? 2 : 1) * n * (double)number_size(type)); return;
     case DEVICE_CPU: classifier_cpu(type, losses, logits, targets, rows, V, Vp, scale, gradient); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(classifier_cuda(device, type, losses, logits, targets, rows, V, Vp, scale, gradient));
+        return;
     }
 }
 
-// Sum of n losses in ascending order, in fp64.
-static inline double classifier_sum(Device *device, const float *losses, size_t n) {
-    double sum = 0;
-    switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, (double)n, 4 * (double)n); break;
-    case DEVICE_CPU:
-        for (size_t i = 0; i < n; i++) sum += (double)losses[i];
-        break;
+enum { LOSS_LANES = 256 };  // partial sums, element i going to lane i % LOSS_LANES; then a binary tree
+
+static inline void classifier_sum_cpu(double *sum, const float *losses, size_t n, bool add) {
+    double lanes[LOSS_LANES] = {0};
+    for (size_t i = 0; i < n; i++) lanes[i % LOSS_LANES] += (double)losses[i];
+    for (size_t width = LOSS_LANES / 2; width > 0; width /= 2) {
+        for (size_t l = 0; l < width; l++) lanes[l] += lanes[l + width];
     }
-    return sum;
+    *sum = add ? *sum + lanes[0] : lanes[0];
+}
+
+#ifdef __CUDACC__
+__global__ static void classifier_sum_kernel(double *sum, const float *losses, size_t n, bool add) {
+    __shared__ double lanes[LOSS_LANES];
+    double own = 0.0;
+    for (size_t i = threadIdx.x; i < n; i += LOSS_LANES) own += (double)losses[i];
+    lanes[threadIdx.x] = own;
+    __syncthreads();
+    for (size_t width = LOSS_LANES / 2; width > 0; width /= 2) {
+        if (threadIdx.x < width) lanes[threadIdx.x] += lanes[threadIdx.x + width];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) *sum = add ? *sum + lanes[0] : lanes[0];
+}
+#endif
+
+// *sum (fp64, on the device) (+)= sum of n losses, in one order on all devices.
+static inline void classifier_sum(Device *device, double *sum, const float *losses, size_t n, bool add) {
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, (double)n, 4 * (double)n); return;
+    case DEVICE_CPU: classifier_sum_cpu(sum, losses, n, add); return;
+    case DEVICE_CUDA: CUDA_ONLY(CUDA_RUN(device, classifier_sum_kernel, 1, LOSS_LANES, 0, sum, losses, n, add)); return;
+    }
 }
 
 #endif

@@ -5,7 +5,7 @@
 //
 // out, dout (B,T,C), wte (Vp,C), wpe (maxT,C) in the storage type; gradients fp32. dwte already holds the head's part
 // (the embedding is tied), so it is always added to. The sums run over positions in ascending order: on the CPU
-// threads share the channels, not the positions. Cost: B T C additions each way.
+// threads share the channels, not the positions; on CUDA a block takes a token. Cost: B T C additions each way.
 #ifndef ENCODER_H
 #define ENCODER_H
 
@@ -28,12 +28,31 @@ static inline void encoder_forward_cpu(Number type, void *out, const int32_t *to
     }
 }
 
+#ifdef __CUDACC__
+__global__ static void encoder_forward_kernel(Number type, void *out, const int32_t *tokens, const void *wte,
+                                              const void *wpe, size_t T, size_t C, size_t n_elements) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_elements; i += step) {
+        size_t bt = i / C, c = i % C;
+        float x = number_get(type, wte, (size_t)tokens[bt] * C + c);
+        number_put(type, out, i, x + number_get(type, wpe, bt % T * C + c));
+    }
+}
+
+static inline void encoder_forward_cuda(Device *device, Number type, void *out, const int32_t *tokens, const void *wte,
+                                        const void *wpe, size_t B, size_t T, size_t C) {
+    CUDA_RUN(device, encoder_forward_kernel, cuda_blocks(B * T * C), CUDA_THREADS, 0, type, out, tokens, wte, wpe, T, C,
+             B * T * C);
+}
+#endif
+
 static inline void encoder_forward(Device *device, Number type, void *out, const int32_t *tokens, const void *wte,
                                    const void *wpe, size_t B, size_t T, size_t C) {
     double n = (double)(B * T * C);
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, n, 3 * n * (double)number_size(type)); return;
     case DEVICE_CPU: encoder_forward_cpu(type, out, tokens, wte, wpe, B, T, C); return;
+    case DEVICE_CUDA: CUDA_ONLY(encoder_forward_cuda(device, type, out, tokens, wte, wpe, B, T, C)); return;
     }
 }
 
@@ -62,6 +81,51 @@ static inline void encoder_backward_cpu(Number type, float *dwte, float *dwpe, c
     }
 }
 
+#ifdef __CUDACC__
+// One block per position: the first position of each token sums the rows of all later ones, in ascending order, and
+// adds the sum once. Channels beyond the threads of a block take further rounds.
+__global__ static void encoder_backward_tokens_kernel(Number type, float *dwte, const void *dout,
+                                                      const int32_t *tokens, size_t n_positions, size_t C) {
+    __shared__ bool is_mine[CUDA_THREADS];
+    const size_t first = blockIdx.x;
+    const int32_t token = tokens[first];
+    bool earlier = false;
+    for (size_t i = threadIdx.x; i < first; i += CUDA_THREADS) earlier = earlier || tokens[i] == token;
+    if (__syncthreads_or(earlier)) return;
+    for (size_t c0 = 0; c0 < C; c0 += CUDA_THREADS) {
+        size_t c = c0 + threadIdx.x;
+        float sum = 0.0f;
+        for (size_t i0 = first; i0 < n_positions; i0 += CUDA_THREADS) {
+            is_mine[threadIdx.x] = i0 + threadIdx.x < n_positions && tokens[i0 + threadIdx.x] == token;
+            if (__syncthreads_or(is_mine[threadIdx.x])) {
+                for (size_t i = 0; i < CUDA_THREADS && c < C; i++) {
+                    if (is_mine[i]) sum += number_get(type, dout, (i0 + i) * C + c);
+                }
+            }
+            __syncthreads();
+        }
+        if (c < C) dwte[(size_t)token * C + c] += sum;
+    }
+}
+
+__global__ static void encoder_backward_positions_kernel(Number type, float *dwpe, const void *dout, size_t B, size_t T,
+                                                         size_t maxT, size_t C, bool add) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < maxT * C; i += step) {
+        float sum = 0.0f;
+        for (size_t b = 0; b < B && i < T * C; b++) sum += number_get(type, dout, b * T * C + i);
+        dwpe[i] = add ? dwpe[i] + sum : sum;
+    }
+}
+
+static inline void encoder_backward_cuda(Device *device, Number type, float *dwte, float *dwpe, const void *dout,
+                                         const int32_t *tokens, size_t B, size_t T, size_t maxT, size_t C, bool add) {
+    CUDA_RUN(device, encoder_backward_tokens_kernel, B * T, CUDA_THREADS, 0, type, dwte, dout, tokens, B * T, C);
+    CUDA_RUN(device, encoder_backward_positions_kernel, cuda_blocks(maxT * C), CUDA_THREADS, 0, type, dwpe, dout, B, T,
+             maxT, C, add);
+}
+#endif
+
 // `add` false: the first micro-batch of a step; dwpe (all maxT rows) is replaced.
 static inline void encoder_backward(Device *device, Number type, float *dwte, float *dwpe, const void *dout,
                                     const int32_t *tokens, size_t B, size_t T, size_t maxT, size_t C, bool add) {
@@ -71,6 +135,9 @@ static inline void encoder_backward(Device *device, Number type, float *dwte, fl
         device_plan(device, 2 * n, n * (double)number_size(type) + 8 * n + 8 * (double)(maxT * C));
         return;
     case DEVICE_CPU: encoder_backward_cpu(type, dwte, dwpe, dout, tokens, B, T, maxT, C, add); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(encoder_backward_cuda(device, type, dwte, dwpe, dout, tokens, B, T, maxT, C, add));
+        return;
     }
 }
 

@@ -14,7 +14,7 @@
 #define LAYERNORM_EPSILON 1e-5f
 enum { LAYERNORM_SLOTS = 32 };  // rows are summed in this many fixed groups, whatever the number of threads
 
-static inline float layernorm_scalar(float x, float mean, float rstd, float w, float b) {
+SHARED float layernorm_scalar(float x, float mean, float rstd, float w, float b) {
     return fmaf((x - mean) * rstd, w, b);
 }
 
@@ -55,12 +55,45 @@ static inline void layernorm_forward_cpu(Number type, void *out, float *mean, fl
     }
 }
 
+#ifdef __CUDACC__
+enum { LAYERNORM_ROWS = CUDA_THREADS / WARP };  // per block: a row per warp
+
+__global__ static void layernorm_forward_kernel(Number type, void *out, float *mean, float *rstd, const void *in,
+                                                const void *w, const void *b, size_t rows, size_t C) {
+    const size_t r = (size_t)blockIdx.x * LAYERNORM_ROWS + threadIdx.x / WARP, row = r * C, lane = threadIdx.x % WARP;
+    if (r >= rows) return;
+    float sum = 0.0f, squares = 0.0f;
+    for (size_t c = lane; c < C; c += WARP) sum += number_get(type, in, row + c);
+    const float m = warp_sum(sum) / (float)C;
+    for (size_t c = lane; c < C; c += WARP) {
+        float d = number_get(type, in, row + c) - m;
+        squares = fmaf(d, d, squares);
+    }
+    const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)C + LAYERNORM_EPSILON);
+    for (size_t c = lane; c < C; c += WARP) {
+        number_put(type, out, row + c, layernorm_scalar(number_get(type, in, row + c), m, scale, number_get(type, w, c),
+                                                        number_get(type, b, c)));
+    }
+    if (lane == 0) {
+        mean[r] = m;
+        rstd[r] = scale;
+    }
+}
+
+static inline void layernorm_forward_cuda(Device *device, Number type, void *out, float *mean, float *rstd,
+                                          const void *in, const void *w, const void *b, size_t rows, size_t C) {
+    CUDA_RUN(device, layernorm_forward_kernel, ceil_div(rows, LAYERNORM_ROWS), CUDA_THREADS, 0, type, out, mean, rstd,
+             in, w, b, rows, C);
+}
+#endif
+
 static inline void layernorm_forward(Device *device, Number type, void *out, float *mean, float *rstd,
                                      const void *in, const void *w, const void *b, size_t rows, size_t C) {
     double n = (double)(rows * C);
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 8 * n, 2 * n * (double)number_size(type)); return;
     case DEVICE_CPU: layernorm_forward_cpu(type, out, mean, rstd, in, w, b, rows, C); return;
+    case DEVICE_CUDA: CUDA_ONLY(layernorm_forward_cuda(device, type, out, mean, rstd, in, w, b, rows, C)); return;
     }
 }
 
@@ -72,6 +105,25 @@ static inline void layernorm_recompute_cpu(Number type, void *out, const float *
     }
 }
 
+#ifdef __CUDACC__
+__global__ static void layernorm_recompute_kernel(Number type, void *out, const float *mean, const float *rstd,
+                                                  const void *in, const void *w, const void *b, size_t C, size_t n) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        size_t r = i / C, c = i % C;
+        number_put(type, out, i, layernorm_scalar(number_get(type, in, i), mean[r], rstd[r], number_get(type, w, c),
+                                                  number_get(type, b, c)));
+    }
+}
+
+static inline void layernorm_recompute_cuda(Device *device, Number type, void *out, const float *mean,
+                                            const float *rstd, const void *in, const void *w, const void *b,
+                                            size_t rows, size_t C) {
+    CUDA_RUN(device, layernorm_recompute_kernel, cuda_blocks(rows * C), CUDA_THREADS, 0, type, out, mean, rstd, in, w,
+             b, C, rows * C);
+}
+#endif
+
 // The forward's y again, from the mean and rstd that it left.
 static inline void layernorm_recompute(Device *device, Number type, void *out, const float *mean, const float *rstd,
                                        const void *in, const void *w, const void *b, size_t rows, size_t C) {
@@ -79,6 +131,7 @@ static inline void layernorm_recompute(Device *device, Number type, void *out, c
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 3 * n, 2 * n * (double)number_size(type)); return;
     case DEVICE_CPU: layernorm_recompute_cpu(type, out, mean, rstd, in, w, b, rows, C); return;
+    case DEVICE_CUDA: CUDA_ONLY(layernorm_recompute_cuda(device, type, out, mean, rstd, in, w, b, rows, C)); return;
     }
 }
 
@@ -145,6 +198,70 @@ static inline void layernorm_backward_cpu(Number type, void *dx, float *dw, floa
     }
 }
 
+#ifdef __CUDACC__
+// The row's own part: a row per warp.
+__global__ static void layernorm_backward_rows_kernel(Number type, void *dx, const void *dy, const void *in,
+                                                      const float *mean, const float *rstd, const void *w, size_t rows,
+                                                      size_t C, bool add) {
+    const size_t r = (size_t)blockIdx.x * LAYERNORM_ROWS + threadIdx.x / WARP, row = r * C, lane = threadIdx.x % WARP;
+    if (r >= rows) return;
+    const float m = mean[r], scale = rstd[r];
+    float dn_sum = 0.0f, dn_n_sum = 0.0f;
+    for (size_t c = lane; c < C; c += WARP) {
+        float normal = (number_get(type, in, row + c) - m) * scale;
+        float dn = number_get(type, dy, row + c) * number_get(type, w, c);
+        dn_sum += dn;
+        dn_n_sum = fmaf(dn, normal, dn_n_sum);
+    }
+    const float dn_mean = warp_sum(dn_sum) / (float)C, dn_n_mean = warp_sum(dn_n_sum) / (float)C;
+    for (size_t c = lane; c < C; c += WARP) {
+        float normal = (number_get(type, in, row + c) - m) * scale;
+        float dn = number_get(type, dy, row + c) * number_get(type, w, c);
+        float gradient = scale * fmaf(-normal, dn_n_mean, dn - dn_mean);
+        number_put(type, dx, row + c, add ? number_get(type, dx, row + c) + gradient : gradient);
+    }
+}
+
+// Sums over a slot's rows: blocks in y are slots, threads channels.
+__global__ static void layernorm_backward_slots_kernel(Number type, float *sums, const void *dy, const void *in,
+                                                       const float *mean, const float *rstd, size_t rows, size_t C) {
+    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x, per_slot = ceil_div(rows, LAYERNORM_SLOTS);
+    const size_t first = blockIdx.y * per_slot, last = size_min(rows, first + per_slot);
+    float dw = 0.0f, db = 0.0f;
+    if (c >= C) return;
+    for (size_t r = first; r < last; r++) {
+        float d = number_get(type, dy, r * C + c);
+        dw = fmaf(d, (number_get(type, in, r * C + c) - mean[r]) * rstd[r], dw);
+        db += d;
+    }
+    sums[blockIdx.y * 2 * C + c] = dw;
+    sums[blockIdx.y * 2 * C + C + c] = db;
+}
+
+__global__ static void layernorm_backward_total_kernel(float *dw, float *db, const float *sums, size_t C, bool add) {
+    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x;
+    float dw_total = 0.0f, db_total = 0.0f;
+    if (c >= C) return;
+    for (size_t slot = 0; slot < LAYERNORM_SLOTS; slot++) {
+        dw_total += sums[slot * 2 * C + c];
+        db_total += sums[slot * 2 * C + C + c];
+    }
+    dw[c] = add ? dw[c] + dw_total : dw_total;
+    db[c] = add ? db[c] + db_total : db_total;
+}
+
+static inline void layernorm_backward_cuda(Device *device, Number type, void *dx, float *dw, float *db, const void *dy,
+                                           const void *in, const float *mean, const float *rstd, const void *w,
+                                           size_t rows, size_t C, bool add_dx, bool add_dw, float *sums) {
+    const size_t across = ceil_div(C, CUDA_THREADS);
+    CUDA_RUN(device, layernorm_backward_rows_kernel, ceil_div(rows, LAYERNORM_ROWS), CUDA_THREADS, 0, type, dx, dy, in,
+             mean, rstd, w, rows, C, add_dx);
+    CUDA_RUN_GRID(device, layernorm_backward_slots_kernel, cuda_grid(across, LAYERNORM_SLOTS), CUDA_THREADS, 0, type,
+                  sums, dy, in, mean, rstd, rows, C);
+    CUDA_RUN(device, layernorm_backward_total_kernel, across, CUDA_THREADS, 0, dw, db, sums, C, add_dw);
+}
+#endif
+
 // add_dx: dx holds another path's gradient already (the residual stream); add_dw: not the first micro-batch of a step.
 static inline void layernorm_backward(Device *device, Memory *memory, Number type, void *dx, float *dw, float *db,
                                       const void *dy, const void *in, const float *mean, const float *rstd,
@@ -157,6 +274,10 @@ static inline void layernorm_backward(Device *device, Memory *memory, Number typ
     case DEVICE_PLAN: device_plan(device, 14 * n, (add_dx ? 4 : 3) * n * (double)number_size(type)); break;
     case DEVICE_CPU:
         layernorm_backward_cpu(type, dx, dw, db, dy, in, mean, rstd, w, rows, C, add_dx, add_dw, sums);
+        break;
+    case DEVICE_CUDA:
+        CUDA_ONLY(layernorm_backward_cuda(device, type, dx, dw, db, dy, in, mean, rstd, w, rows, C, add_dx, add_dw,
+                                          sums));
         break;
     }
     memory_release(memory, TIER_DEVICE, mark);

@@ -9,12 +9,15 @@
 // weights and biases are fp32: a product is summed completely, then added once to what is there (or, the first time in
 // a step, replaces it). Cost: 2 rows IC OC operations each.
 //
-// On the CPU oneDNN's matmul primitive does the work where it has a brgemm implementation (AVX-512), in the storage
-// type where the processor multiplies it natively. Its other implementations take memory of their own at every call
-// (0.9 to 8 MiB for GPT-2's shapes on AVX2), which no plan can count, so everything else, and a machine without the
-// library, runs on the tiles of tile.h, which convert while they pack. Primitives depend on shapes only; they are
-// looked up by the planning pass, made before the first step and kept. Their scratchpads, like the packing buffers,
-// are taken from the stack.
+// On CUDA cuBLASLt does the work, with sums in fp32 and one explicit workspace.
+//
+// On the CPU oneDNN's matmul primitive does it where it has a brgemm implementation (AVX-512), in the storage type where
+// the processor multiplies it natively. Its other implementations take memory of their own at every call (0.9 to 8 MiB
+// for GPT-2's shapes on AVX2), which no plan can count, so everything else, and a machine without the library, runs on
+// the tiles of tile.h, which convert while they pack.
+//
+// Primitives depend on shapes only; they are looked up by the planning pass, made before the first step and kept. Their
+// scratchpads and workspaces, like the packing buffers, are taken from the stack.
 #ifndef MATMUL_H
 #define MATMUL_H
 
@@ -34,12 +37,19 @@ typedef struct {
     bool a_transposed, b_transposed;  // A stored (K, M), B stored (N, K)
     Number a_type, b_type, c_type;
     bool bias, add;  // C = A . B + bias (in a_type); C += A . B
+    int alignment;   // bytes that all addresses are multiples of, at most 16; only CUDA asks
 } MatmulShape;
 
 typedef struct {
     MatmulShape shape;
     bool tiled;         // our own tiles instead of a primitive
     size_t scratchpad;  // bytes
+#ifdef __CUDACC__
+    cublasLtMatmulDesc_t operation;  // NULL until matmul_create()
+    cublasLtMatrixLayout_t a_layout, b_layout, c_layout;
+    cublasLtMatmulAlgo_t algorithm;
+    bool own_kernel;  // the library has none for this shape
+#endif
 #if USE_ONEDNN
     dnnl_primitive_desc_t description;
     dnnl_primitive_t primitive;  // NULL until matmul_create()
@@ -97,11 +107,18 @@ static inline Matmul *matmul_open(bool use_library) {
     return matmul;
 }
 
+#ifdef __CUDACC__
+static inline void matmul_close_cuda(MatmulEntry *entry);
+#endif
+
 static inline void matmul_close(Matmul *matmul) {
+#ifdef __CUDACC__
+    for (size_t i = 0; i < matmul->n_entries; i++) matmul_close_cuda(&matmul->entries[i]);
+#endif
 #if USE_ONEDNN
     for (size_t i = 0; i < matmul->n_entries; i++) {
         MatmulEntry *entry = &matmul->entries[i];
-        if (entry->tiled) continue;
+        if (entry->tiled || !entry->description) continue;
         if (entry->primitive) {
             dnnl_memory_destroy(entry->a);
             dnnl_memory_destroy(entry->b);
@@ -159,7 +176,7 @@ static inline MatmulCut matmul_cut(const MatmulShape *s, int threads) {
     cut.unit_m = matmul_part(cut.M, ceil_div(cut.M, down), TILE_M);
     cut.direct = s->a_type == FP32 && !s->a_transposed;
     cut.parted = cut.K < s->K;
-    cut.a = (cut.direct ? TILE_M : cut.M) * cut.lda;
+    cut.a = (cut.direct ? (size_t)TILE_M : cut.M) * cut.lda;
     cut.b = cut.N / TILE_N * cut.panel;
     cut.sums = cut.parted ? cut.M * cut.N : (size_t)threads * TILE_M * cut.unit_n;
     return cut;
@@ -345,6 +362,124 @@ static inline void matmul_onednn_cpu(Matmul *matmul, MatmulEntry *entry, void *c
 #endif
 
 // ---------------------------------------------------------------------------------------------------------------
+// CUDA: cuBLASLt
+//
+// The library stores matrices by columns, so it is asked for the transpose, C^T (N,M) = B^T (N,K) . A^T (K,M): its
+// first matrix is our B, its second our A, and a matrix that we store by rows of its own columns needs no transposing.
+
+// Bytes of the explicit workspace: what NVIDIA recommends for the library. It must begin at a multiple of
+// MATMUL_WORKSPACE_ALIGN bytes, for which the take has room.
+enum { MATMUL_WORKSPACE_ALIGN = 256 };
+
+static inline size_t matmul_workspace(int compute_capability) {
+    return (size_t)(compute_capability >= 90 ? 32 : 4) << 20;
+}
+
+#ifdef __CUDACC__
+static inline cudaDataType_t matmul_cuda_type(Number type) { return type == FP32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+#define MATMUL_SET(what, object, attribute, value) \
+    BLAS_CHECK(cublasLt##what##SetAttribute(object, attribute, &(value), sizeof(value)))
+
+// Where the library has no algorithm: one thread per element of C.
+__global__ static void matmul_plain_kernel(MatmulShape s, void *c, const void *a, const void *b, const void *bias) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.M * s.N; i += step) {
+        size_t m = i / s.N, n = i % s.N;
+        float sum = 0.0f;
+        for (size_t k = 0; k < s.K; k++) {
+            float x = number_get(s.a_type, a, s.a_transposed ? k * s.M + m : m * s.K + k);
+            sum = fmaf(x, number_get(s.b_type, b, s.b_transposed ? n * s.K + k : k * s.N + n), sum);
+        }
+        if (s.bias) sum += number_get(s.a_type, bias, n);
+        number_put(s.c_type, c, i, s.add ? number_get(s.c_type, c, i) + sum : sum);
+    }
+}
+
+// The first algorithm of the library's ranking that fits the workspace and adds partial sums, if it cuts K, in fp32 and
+// in a fixed order: a function of shape, device and library, so that runs repeat bit for bit.
+static inline void matmul_choose(Device *device, MatmulEntry *entry) {
+    const MatmulShape *s = &entry->shape;
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result;
+    size_t workspace = matmul_workspace(device->compute_capability);
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, alignment = (uint32_t)s->alignment;
+    int found = 0;
+    BLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+    MATMUL_SET(MatmulPreference, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+    MATMUL_SET(MatmulPreference, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+    MATMUL_SET(MatmulPreference, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
+    MATMUL_SET(MatmulPreference, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
+    MATMUL_SET(MatmulPreference, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
+    MATMUL_SET(MatmulPreference, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
+    cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(device->cuda->blas, entry->operation, entry->a_layout, entry->b_layout,
+                                       entry->c_layout, entry->c_layout, preference, 1, &result, &found);
+    entry->own_kernel = status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0);
+    if (!entry->own_kernel) {
+        BLAS_CHECK(status);
+        entry->algorithm = result.algo;
+    }
+    BLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+}
+
+static inline void matmul_create_cuda(Device *device, MatmulEntry *entry) {
+    const MatmulShape *s = &entry->shape;
+    cublasOperation_t a_operation = s->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t b_operation = s->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    BLAS_CHECK(cublasLtMatmulDescCreate(&entry->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    MATMUL_SET(MatmulDesc, entry->operation, CUBLASLT_MATMUL_DESC_TRANSA, a_operation);
+    MATMUL_SET(MatmulDesc, entry->operation, CUBLASLT_MATMUL_DESC_TRANSB, b_operation);
+    if (s->bias) {
+        cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+        cudaDataType_t type = matmul_cuda_type(s->a_type);
+        MATMUL_SET(MatmulDesc, entry->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+        MATMUL_SET(MatmulDesc, entry->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+    }
+    const uint64_t b_rows = s->b_transposed ? s->K : s->N, b_columns = s->b_transposed ? s->N : s->K;
+    const uint64_t a_rows = s->a_transposed ? s->M : s->K, a_columns = s->a_transposed ? s->K : s->M;
+    BLAS_CHECK(cublasLtMatrixLayoutCreate(&entry->a_layout, matmul_cuda_type(s->b_type), b_rows, b_columns,
+                                          (int64_t)b_rows));
+    BLAS_CHECK(cublasLtMatrixLayoutCreate(&entry->b_layout, matmul_cuda_type(s->a_type), a_rows, a_columns,
+                                          (int64_t)a_rows));
+    BLAS_CHECK(cublasLtMatrixLayoutCreate(&entry->c_layout, matmul_cuda_type(s->c_type), s->N, s->M, (int64_t)s->N));
+    matmul_choose(device, entry);
+}
+
+static inline void matmul_close_cuda(MatmulEntry *entry) {
+    if (!entry->operation) return;
+    BLAS_CHECK(cublasLtMatrixLayoutDestroy(entry->a_layout));
+    BLAS_CHECK(cublasLtMatrixLayoutDestroy(entry->b_layout));
+    BLAS_CHECK(cublasLtMatrixLayoutDestroy(entry->c_layout));
+    BLAS_CHECK(cublasLtMatmulDescDestroy(entry->operation));
+}
+
+static inline void matmul_cuda(Device *device, MatmulEntry *entry, void *c, const void *a, const void *b,
+                               const void *bias, void *workspace) {
+    const MatmulShape *s = &entry->shape;
+    const float one = 1.0f, beta = s->add ? 1.0f : 0.0f;
+    workspace = (void *)round_up((uintptr_t)workspace, MATMUL_WORKSPACE_ALIGN);
+    if (!entry->operation) die("a product of matrices was not planned; this is a bug, please report the command line");
+    if (entry->own_kernel) {
+        CUDA_RUN(device, matmul_plain_kernel, cuda_blocks(s->M * s->N), CUDA_THREADS, 0, *s, c, a, b, bias);
+        return;
+    }
+    if (s->bias) MATMUL_SET(MatmulDesc, entry->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    BLAS_CHECK(cublasLtMatmul(device->cuda->blas, entry->operation, &one, b, entry->a_layout, a, entry->b_layout, &beta,
+                              c, entry->c_layout, c, entry->c_layout, &entry->algorithm, workspace,
+                              matmul_workspace(device->compute_capability), device->cuda->queues[QUEUE_COMPUTE]));
+}
+
+// Bytes, at most 16, that a product's addresses are all multiples of.
+static inline int matmul_alignment(const void *c, const void *a, const void *b, const void *bias) {
+    uintptr_t bits = (uintptr_t)c | (uintptr_t)a | (uintptr_t)b | (uintptr_t)bias;
+    int alignment = 16;
+    while (bits % (uintptr_t)alignment != 0) alignment /= 2;
+    return alignment;
+}
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------
 // Choice, by fixed rules
 
 // The entry for a shape; the planning pass adds what is missing.
@@ -359,6 +494,10 @@ static inline MatmulEntry *matmul_find(Device *device, const MatmulShape *shape)
     if (matmul->n_entries == MATMUL_ENTRIES) die("more than %d shapes of matrix products", MATMUL_ENTRIES);
     MatmulEntry *entry = &matmul->entries[matmul->n_entries++];
     memcpy(&entry->shape, shape, sizeof(*shape));
+    if (device->real == DEVICE_CUDA) {
+        entry->scratchpad = matmul_workspace(device->compute_capability) + MATMUL_WORKSPACE_ALIGN;
+        return entry;
+    }
     entry->tiled = !matmul->use_library || (shape->a_type == BF16 && !matmul->native_bf16);
 #if USE_ONEDNN
     if (!entry->tiled && !matmul_describe(matmul, entry)) entry->tiled = true;
@@ -368,7 +507,14 @@ static inline MatmulEntry *matmul_find(Device *device, const MatmulShape *shape)
 }
 
 // Makes every primitive that the planning pass found; nothing is created afterwards.
-static inline void matmul_create(Matmul *matmul) {
+static inline void matmul_create(Device *device) {
+    Matmul *matmul = device->matmul;
+#ifdef __CUDACC__
+    for (size_t i = 0; i < matmul->n_entries && device->real == DEVICE_CUDA; i++) {
+        if (!matmul->entries[i].operation) matmul_create_cuda(device, &matmul->entries[i]);
+    }
+#endif
+    if (device->real != DEVICE_CPU) return;
 #if USE_ONEDNN
     for (size_t i = 0; i < matmul->n_entries; i++) {
         MatmulEntry *entry = &matmul->entries[i];
@@ -385,8 +531,11 @@ static inline void matmul_create(Matmul *matmul) {
 #endif
 }
 
-static inline void matmul_run(Device *device, Memory *memory, const MatmulShape *shape, void *c, const void *a,
+static inline void matmul_run(Device *device, Memory *memory, MatmulShape *shape, void *c, const void *a,
                               const void *b, const void *bias) {
+#ifdef __CUDACC__
+    if (device->real == DEVICE_CUDA) shape->alignment = matmul_alignment(c, a, b, bias);
+#endif
     MatmulEntry *entry = matmul_find(device, shape);
     size_t mark = memory_mark(memory, TIER_DEVICE);
     void *scratchpad = memory_push(memory, TIER_DEVICE, KIND_WORKSPACE, entry->scratchpad, "matmul scratchpad");
@@ -403,6 +552,7 @@ static inline void matmul_run(Device *device, Memory *memory, const MatmulShape 
         else matmul_onednn_cpu(device->matmul, entry, c, a, b, bias, scratchpad);
 #endif
         break;
+    case DEVICE_CUDA: CUDA_ONLY(matmul_cuda(device, entry, c, a, b, bias, scratchpad)); break;
     }
     memory_release(memory, TIER_DEVICE, mark);
 }
@@ -476,6 +626,34 @@ static inline void matmul_backward_bias_cpu(Number type, float *dbias, const voi
     }
 }
 
+#ifdef __CUDACC__
+// Sums over a slot's rows: blocks in y are slots, threads columns.
+__global__ static void matmul_bias_slots_kernel(Number type, float *sums, const void *dout, size_t rows, size_t OC) {
+    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x, per_slot = ceil_div(rows, BIAS_SLOTS);
+    const size_t first = blockIdx.y * per_slot, last = size_min(rows, first + per_slot);
+    float sum = 0.0f;
+    if (c >= OC) return;
+    for (size_t r = first; r < last; r++) sum += number_get(type, dout, r * OC + c);
+    sums[blockIdx.y * OC + c] = sum;
+}
+
+__global__ static void matmul_bias_total_kernel(float *dbias, const float *sums, size_t OC, bool add) {
+    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x;
+    float sum = 0.0f;
+    if (c >= OC) return;
+    for (size_t slot = 0; slot < BIAS_SLOTS; slot++) sum += sums[slot * OC + c];
+    dbias[c] = add ? dbias[c] + sum : sum;
+}
+
+static inline void matmul_backward_bias_cuda(Device *device, Number type, float *dbias, const void *dout, size_t rows,
+                                             size_t OC, bool add, float *sums) {
+    const size_t across = ceil_div(OC, CUDA_THREADS);
+    CUDA_RUN_GRID(device, matmul_bias_slots_kernel, cuda_grid(across, BIAS_SLOTS), CUDA_THREADS, 0, type, sums, dout,
+                  rows, OC);
+    CUDA_RUN(device, matmul_bias_total_kernel, across, CUDA_THREADS, 0, dbias, sums, OC, add);
+}
+#endif
+
 // dbias (OC) fp32 (+)= column sums of dout (rows, OC)
 static inline void matmul_backward_bias(Device *device, Memory *memory, Number type, float *dbias, const void *dout,
                                         size_t rows, size_t OC, bool add) {
@@ -485,6 +663,7 @@ static inline void matmul_backward_bias(Device *device, Memory *memory, Number t
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, (double)(rows * OC), (double)(rows * OC * number_size(type))); break;
     case DEVICE_CPU: matmul_backward_bias_cpu(type, dbias, dout, rows, OC, add, sums); break;
+    case DEVICE_CUDA: CUDA_ONLY(matmul_backward_bias_cuda(device, type, dbias, dout, rows, OC, add, sums)); break;
     }
     memory_release(memory, TIER_DEVICE, mark);
 }

@@ -18,6 +18,7 @@ static inline double norm_chunk_cpu(const float *g) {
     for (size_t l0 = 0; l0 < NORM_LANES; l0 += LANES) {  // a few lanes at a time stay in registers
         double sums[LANES] = {0};
         for (size_t i = l0; i < NORM_CHUNK; i += NORM_LANES) {
+            NUMBER_PREFETCH(g + NORM_CHUNK + i);
             for (size_t l = 0; l < LANES; l++) sums[l] = fma((double)g[i + l], (double)g[i + l], sums[l]);
         }
         memcpy(lanes + l0, sums, sizeof(sums));
@@ -27,6 +28,37 @@ static inline double norm_chunk_cpu(const float *g) {
     }
     return lanes[0];
 }
+
+#ifdef __CUDACC__
+// A block per chunk, a thread per lane.
+__global__ static void norm_chunks_kernel(double *sums, const float *g) {
+    __shared__ double lanes[NORM_LANES];
+    const float *chunk = g + (size_t)blockIdx.x * NORM_CHUNK;
+    double sum = 0.0;
+    for (size_t i = threadIdx.x; i < NORM_CHUNK; i += NORM_LANES) sum = fma((double)chunk[i], (double)chunk[i], sum);
+    lanes[threadIdx.x] = sum;
+    __syncthreads();
+    for (size_t width = NORM_LANES / 2; width > 0; width /= 2) {
+        if (threadIdx.x < width) lanes[threadIdx.x] += lanes[threadIdx.x + width];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) sums[blockIdx.x] = lanes[0];
+}
+
+// One block brings the sums in, NORM_LANES at a time; one thread adds them in the order of their index.
+__global__ static void norm_total_kernel(double *total, const double *sums, size_t n_chunks) {
+    __shared__ double part[NORM_LANES];
+    double sum = 0.0;
+    for (size_t i0 = 0; i0 < n_chunks; i0 += NORM_LANES) {
+        const size_t n = size_min(NORM_LANES, n_chunks - i0);
+        if (threadIdx.x < n) part[threadIdx.x] = sums[i0 + threadIdx.x];
+        __syncthreads();
+        for (size_t i = 0; i < n && threadIdx.x == 0; i++) sum += part[i];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) *total = sum;
+}
+#endif
 
 // sums[i] = sum of squares of chunk i of g, for n_elements / NORM_CHUNK chunks.
 static inline void norm_chunks(Device *device, double *sums, const float *g, size_t n_elements) {
@@ -38,19 +70,20 @@ static inline void norm_chunks(Device *device, double *sums, const float *g, siz
         for (int64_t i = 0; i < n_chunks; i++) sums[i] = norm_chunk_cpu(g + i * NORM_CHUNK);
         return;
     }
+    case DEVICE_CUDA: CUDA_ONLY(CUDA_RUN(device, norm_chunks_kernel, n_chunks, NORM_LANES, 0, sums, g)); return;
     }
 }
 
-// Square root of the sum of all chunk sums.
-static inline double norm_total(Device *device, const double *sums, size_t n_chunks) {
-    double sum = 0;
+// *total (fp64, on the device) = sum of all chunk sums: the square of the norm.
+static inline void norm_total(Device *device, double *total, const double *sums, size_t n_chunks) {
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, (double)n_chunks, 8 * (double)n_chunks); break;
+    case DEVICE_PLAN: device_plan(device, (double)n_chunks, 8 * (double)n_chunks); return;
     case DEVICE_CPU:
-        for (size_t i = 0; i < n_chunks; i++) sum += sums[i];
-        break;
+        *total = 0;
+        for (size_t i = 0; i < n_chunks; i++) *total += sums[i];
+        return;
+    case DEVICE_CUDA: CUDA_ONLY(CUDA_RUN(device, norm_total_kernel, 1, NORM_LANES, 0, total, sums, n_chunks)); return;
     }
-    return sqrt(sum);
 }
 
 #endif

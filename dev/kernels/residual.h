@@ -20,12 +20,27 @@ static inline void residual_forward_cpu(Number type, void *out, const void *a, c
     }
 }
 
+#ifdef __CUDACC__
+__global__ static void residual_forward_kernel(Number type, void *out, const void *a, const void *b, size_t n) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        number_put(type, out, i, number_get(type, a, i) + number_get(type, b, i));
+    }
+}
+
+static inline void residual_forward_cuda(Device *device, Number type, void *out, const void *a, const void *b,
+                                         size_t n_elements) {
+    CUDA_RUN(device, residual_forward_kernel, cuda_blocks(n_elements), CUDA_THREADS, 0, type, out, a, b, n_elements);
+}
+#endif
+
 static inline void residual_forward(Device *device, Number type, void *out, const void *a, const void *b,
                                     size_t n_elements) {
     double n = (double)n_elements;
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, n, 3 * n * (double)number_size(type)); return;
     case DEVICE_CPU: residual_forward_cpu(type, out, a, b, n_elements); return;
+    case DEVICE_CUDA: CUDA_ONLY(residual_forward_cuda(device, type, out, a, b, n_elements)); return;
     }
 }
 

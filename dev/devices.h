@@ -1,0 +1,133 @@
+// devices.h - which device a run uses: its name on the command line, opening it, what it says of itself, its rate.
+//
+// --device auto takes a GPU if a usable one is there, else the CPU, and says why; plan:NAME plans for a device that
+// need not be there: its memory and compute capability come from a table.
+#ifndef DEVICES_H
+#define DEVICES_H
+
+#include "flags.h"
+#include "kernels/matmul.h"
+
+// Devices to plan for; memory as their owners see it, GiB.
+static const struct {
+    const char *name;
+    int compute_capability;
+    double gib;
+} DEVICE_PROFILES[] = {{"h200", 90, 139}, {"h100", 90, 79}, {"a100", 80, 79},
+                       {"rtx4090", 89, 23.5}, {"rtx3090", 86, 23.5}};
+
+// The device of plan:NAME. *memory, bytes, is set unless it was given.
+static inline void device_open_profile(Device *device, const char *name, double *memory) {
+    if (strcmp(name, "cpu") == 0) return;
+    for (size_t i = 0; i < sizeof(DEVICE_PROFILES) / sizeof(DEVICE_PROFILES[0]); i++) {
+        if (strcmp(name, DEVICE_PROFILES[i].name) != 0) continue;
+        device->real = DEVICE_CUDA;
+        device->name = DEVICE_PROFILES[i].name;
+        device->compute_capability = DEVICE_PROFILES[i].compute_capability;
+        if (*memory == 0) *memory = DEVICE_PROFILES[i].gib * 1024 * 1024 * 1024;
+        return;
+    }
+    flags_fail("--device plan:%s: the names are cpu, h200, h100, a100, rtx4090, rtx3090", name);
+}
+
+// `name`: the value of --device. *memory: bytes of --device-memory, or 0.
+static inline void device_open(Device *device, const char *name, double *memory) {
+    bool automatic = strcmp(name, "auto") == 0 || strcmp(name, "plan") == 0, cuda = strcmp(name, "cuda") == 0;
+    memset(device, 0, sizeof(*device));
+    device->real = DEVICE_CPU;
+    device->threads = device_threads_available();
+    if (strncmp(name, "plan:", 5) == 0) device_open_profile(device, name + 5, memory);
+    else if (!automatic && !cuda && strcmp(name, "cpu") != 0) {
+        flags_fail("--device %s: auto, cpu, cuda or plan:NAME", name);
+    }
+#ifdef __CUDACC__
+    const char *absent = automatic || cuda ? cuda_absent() : "not asked for";
+    if (cuda && absent) die("--device cuda: %s. --device cpu runs without a GPU", absent);
+    if (automatic && absent) printf("note       no GPU is used: %s\n", absent);
+    if (!absent) {
+        device->real = DEVICE_CUDA;
+        device->cuda = cuda_open();
+        device->name = device->cuda->name;
+        device->compute_capability = device->cuda->compute_capability;
+    }
+#else
+    if (cuda) die("this program was built without CUDA: make train CUDA=1, or use --device cpu");
+#endif
+    device->kind = device->real;
+    device->matmul = matmul_open(device->real == DEVICE_CPU);
+}
+
+static inline void device_close(Device *device) {
+    matmul_close(device->matmul);
+    if (device->cuda) CUDA_ONLY(cuda_close(device->cuda));
+}
+
+// Bytes that the device could give a new program now.
+static inline size_t device_available(const Device *device) {
+    size_t n_bytes = 0;
+    if (device->real == DEVICE_CPU) n_bytes = device_memory_available();
+    else CUDA_ONLY(n_bytes = cuda_available());
+    return n_bytes;
+}
+
+// One line: what runs, and in which arithmetic.
+static inline void device_describe(const Device *device, Number type, char *text, size_t size) {
+    if (device->real == DEVICE_CUDA) {
+        snprintf(text, size, "%s%s, compute capability %.1f; %s", device->name, device->cuda ? "" : " (not here)",
+                 device->compute_capability / 10.0, number_name(type));
+        return;
+    }
+    bool converted = type == BF16 && !device->matmul->native_bf16;
+    snprintf(text, size, "CPU, %d thread%s, %s; %s%s", device->threads, device->threads > 1 ? "s" : "",
+             device->matmul->isa, number_name(type),
+             converted ? " storage, fp32 arithmetic (no native bf16)" : "");
+}
+
+// One product of square matrices, in memory taken for it: operations per second.
+static inline double device_product_rate(Device *device, Memory *memory, Number type, size_t size) {
+    size_t n_bytes = size * size * number_size(type), mark = memory_mark(memory, TIER_DEVICE);
+    memory_begin(memory, PHASE_SETUP);
+    void *c = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_bytes, "c");
+    void *a = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_bytes, "a");
+    void *b = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_bytes, "b");
+    device_zero(device, a, n_bytes);
+    device_zero(device, b, n_bytes);
+    device_wait(device);
+    double start = device_seconds();
+    matmul_forward(device, memory, type, c, a, b, NULL, size, size, size);
+    device_wait(device);
+    double rate = 2.0 * pow((double)size, 3) / (device_seconds() - start);
+    memory_release(memory, TIER_DEVICE, mark);
+    memory_end(memory);
+    return rate;
+}
+
+// Rate of a product of large matrices, operations per second: what MFU is a share of. The best of a few, in memory of
+// its own, which is given back. A GPU that takes less than a millisecond is given larger matrices.
+static inline double device_matmul_rate(Device *device, Memory *memory, Number type) {
+    enum { TRIALS = 10, SIZE_CPU = 1024, SIZE_LEAST = 256, SIZE_MOST = 8192 };
+    const double enough = 0.1, least = 1e-3;  // seconds of one product
+    const bool gpu = device->real == DEVICE_CUDA;
+    Ledger *ledger = (Ledger *)calloc(1, sizeof(Ledger));
+    double best = 0, seconds = 0;
+    if (!ledger) die("out of memory at the start");
+    for (size_t size = gpu ? SIZE_LEAST : SIZE_CPU; size <= SIZE_MOST && seconds < least; size *= 2) {
+        device->kind = DEVICE_PLAN;
+        memory_plan(memory, device);
+        device_product_rate(device, memory, type, size);
+        *ledger = memory->ledger;
+        device->kind = device->real;
+        matmul_create(device);
+        memory_reserve(memory, device, ledger);
+        for (int trial = 0; trial < TRIALS && seconds < enough; trial++) {
+            best = fmax(best, device_product_rate(device, memory, type, size));
+            seconds = 2.0 * pow((double)size, 3) / best;
+        }
+        memory_unreserve(memory);
+        if (!gpu) break;
+    }
+    free(ledger);
+    return best;
+}
+
+#endif
