@@ -32,6 +32,16 @@ BUILD = build/sanitized
 endif
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS))
 
+# The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+CUDA_HOME = $(patsubst %/bin/nvcc,%,$(NVCC))
+EMULATOR_OBJECTS = $(patsubst tests/emulator/%.c,build/emulator/%.o,$(wildcard tests/emulator/*.c))
+EMULATOR_HEADERS = $(wildcard tests/emulator/*.h)
+# What makes an object that the emulator can run: PTX for sm_80 as text, with line numbers.
+NVCC_EMULATED = -std=c++17 -O3 -lineinfo -gencode arch=compute_80,code=compute_80 --no-compress
+# What such a program is linked with, instead of -lcudart -lcublasLt; by $(CXX).
+EMULATOR_LIBRARIES = build/libemulator.a -lm -lpthread
+
 # With -j, `make setup train` must not start building before the set-up is done.
 ifneq ($(filter setup,$(MAKECMDGOALS)),)
 train_gpt build: | setup
@@ -68,6 +78,16 @@ data/train.bin: build/make_tokens data/make_default.sh
 $(BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile scripts/libraries.sh | build
 	@mkdir -p $(@D) && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) $< -o $@ $$libraries -lcmocka
+
+build/emulator/%.o: tests/emulator/%.c $(EMULATOR_HEADERS) Makefile
+	@mkdir -p $(@D) && $(CC) -std=gnu11 -D_GNU_SOURCE -O3 -g $(NUMBERS) $(WARNINGS) -I$(CUDA_HOME)/include -c $< -o $@
+
+build/libemulator.a: $(EMULATOR_OBJECTS)
+	@rm -f $@ && ar rcs $@ $^
+
+# Any .cu below tests/ becomes an object for the emulator: build/emulated/NAME.o
+build/emulated/%.o: tests/%.cu $(EMULATOR_HEADERS) Makefile
+	@mkdir -p $(@D) && $(NVCC) $(NVCC_EMULATED) -Itests/emulator -c $< -o $@
 
 build/interpose.so: tests/interpose.c | build
 	@$(CC) -std=gnu11 -O2 $(WARNINGS) -shared -fPIC $< -o $@ -ldl
