@@ -407,10 +407,10 @@ void shadow_touch_raw(uint64_t address, size_t n_bytes, AccessKind kind, const c
     size_t begin = address - shadow->base, end = begin + n_bytes;
     Cell mine = cell_of(stream_take_serials(0), 1, 0, 0, 0), stale = cell_of(stream_ordered_below(), 0, 0, 0, 0);
     for (size_t at = begin; at < end;) {
-        uint32_t size = at % 4 == 0 && end - at >= 4 ? 4 : 1;
+        uint32_t size = at % 4 == 0 && end - at >= 4 ? 4 : at % 2 == 0 && end - at >= 2 ? 2 : 1;
         uint32_t shift = shift_for(shadow, at, size);
         size_t page_end = at / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES, stop = end < page_end ? end : page_end;
-        if (size == 4) stop = stop / 4 * 4;
+        stop = stop >> shift << shift;
         Cell *writer = shadow->writer[shift], *reader = shadow->reader[shift];
         for (size_t c = at >> shift; c < stop >> shift; c++) {
             uint64_t place = shadow->base + (c << shift);

@@ -8,7 +8,7 @@
 //     shadow.c, order.c  is this access legal: state of each byte, who touched it last, what is ordered before what
 //     memory.c           device allocations, their regions, pinned host memory
 //     stream.c           streams, events, and when an operation executes
-//     runtime.c …        the CUDA runtime's functions; cublaslt.c those of cuBLASLt
+//     runtime.c …        the CUDA runtime's functions (device.c: queries); cublaslt*.c those of cuBLASLt
 //     report.c           faults, names, coverage
 //
 // Invariant: all state hangs off the one `emulator`; a CUDA program has one device, so the process has one emulator.
@@ -215,6 +215,10 @@ typedef struct Emulator {
     struct Block *block;       // that a kernel executes, NULL between
     struct Block *block_kept;  // its memory
     uint64_t n_launches;
+    void **objects;  // of cuBLASLt
+    size_t n_objects;
+    float *scratch;  // of products
+    size_t n_scratch;
     cudaError_t last_error;
 } Emulator;
 
