@@ -30,7 +30,9 @@ endif
 ifneq ($(SANITIZE),)
 BUILD = build/sanitized
 endif
-RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS))
+# Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
+EMULATED_TESTS = test_emulator
+RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(if $(NVCC),$(TESTS),$(filter-out $(EMULATED_TESTS),$(TESTS))))
 
 # The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
@@ -89,6 +91,12 @@ build/libemulator.a: $(EMULATOR_OBJECTS)
 build/emulated/%.o: tests/%.cu $(EMULATOR_HEADERS) Makefile
 	@mkdir -p $(@D) && $(NVCC) $(NVCC_EMULATED) -Itests/emulator -c $< -o $@
 
+# A program of tests/ whose other half is CUDA code for the emulator.
+$(BUILD)/test_emulator: tests/test_emulator.c build/emulated/emulator/plants.o build/emulated/emulator/families.o \
+    build/libemulator.a $(wildcard tests/*.h) Makefile | build
+	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) -c $< -o $@.o && \
+	$(CXX) $@.o $(filter %.o,$^) $(EMULATOR_LIBRARIES) -lcmocka -o $@
+
 build/interpose.so: tests/interpose.c | build
 	@$(CC) -std=gnu11 -O2 $(WARNINGS) -shared -fPIC $< -o $@ -ldl
 
@@ -96,6 +104,7 @@ check-readme: ## the README's table of sources is true
 	@sh scripts/reading_order.sh README.md
 
 test: train_gpt data build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
+	@$(if $(RUN)$(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
 
 build/bench: tests/bench.c $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build

@@ -217,14 +217,16 @@ static int describe_region(uint64_t address, char *text, size_t n_text) {
 
 void memory_describe(uint64_t address, char *text, size_t n_text) {
     Allocation *allocation = address - emulator.global.base < emulator.arena_bytes ? memory_find(address) : NULL;
+    bool is_first = !allocation && address - emulator.global.base < emulator.arena_bytes && emulator.n_allocations > 0;
+    if (is_first) allocation = &emulator.allocations[0];
     if (!allocation) {
         bool is_pinned = memory_is_pinned((void *)(uintptr_t)address, 1);
         snprintf(text, n_text, "%s", is_pinned ? "pinned host memory" : "no device memory at all: a host or wild pointer");
         return;
     }
-    const Allocation *next = allocation + 1;
+    const Allocation *next = allocation + !is_first;
     bool has_next = next < emulator.allocations + emulator.n_allocations;
-    long long past = (long long)(address - allocation->base) - (long long)allocation->n_bytes;
+    long long past = is_first ? INT64_MAX : (long long)(address - allocation->base) - (long long)allocation->n_bytes;
     int n = allocation->has_regions && past < 0 ? describe_region(address, text, n_text) : 0;
     if (past < 0) {
         snprintf(text + n, n_text - (size_t)n, "byte %llu of '%s' (%zu bytes%s)",

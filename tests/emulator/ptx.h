@@ -199,6 +199,8 @@ typedef struct Warp {
     uint32_t live;  // lanes that have not exited
     Fragment fragments[LANES];
     uint32_t n_fragments;
+    bool has_waiting;  // lanes wait for other lanes of the warp
+    bool went_on;      // and meanwhile others have written to memory
     bool at_barrier;
     uint32_t barrier, barrier_pc, barrier_threads;  // which, where, expected (0: all of the block)
     const Instruction *barrier_instruction;

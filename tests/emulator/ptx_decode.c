@@ -375,7 +375,7 @@ static void decode_arithmetic(Decoder *d) {
         n += snprintf(name + n, sizeof(name) - (size_t)n, ".%.*s", (int)s->rest[j].n, s->rest[j].start);
         if (n >= (int)sizeof(name)) decode_fail(d, "modifiers");
     }
-    Type type = s->types[0];
+    Type type = s->types[text_is(s->parts[0], "slct") ? 1 : 0];  // slct's first type is that of what it moves
     bool is_integer = type < TYPE_F16;
     if (s->saturate && is_integer) strncat(name, ".sat", sizeof(name) - strlen(name) - 1);
     const Table *row = operation_find(name, type);
@@ -577,7 +577,7 @@ static void decode_load_store(Decoder *d) {
     want_operands(d, 2, has_hint ? 3 : 2);
     allow_rest(d, CACHE_WORDS);
     Instruction i = begin(d, is_load ? KIND_LOAD : KIND_STORE);
-    i.is_strong = has_rest(s, "volatile") || has_rest(s, "relaxed") || has_rest(s, "acquire") || has_rest(s, "release");
+    i.is_strong = has_rest(s, "relaxed") || has_rest(s, "acquire") || has_rest(s, "release");  // volatile is no excuse
     bool is_release = has_rest(s, "release"), is_acquire = has_rest(s, "acquire");
     address(d, &i, s->operands[is_load ? 1 : 0]);
     i.operands = (uint32_t)d->function->n_operands;

@@ -294,13 +294,24 @@ static void run_reduce(Warp *warp, const Instruction *i, uint32_t mask) {
     lanes_blend(warp_register(warp, i->d), result, mask, 4);
 }
 
+// Lanes with different masks synchronise apart, also where they come together.
+static void run_syncwarp(const Warp *warp, const Instruction *i, uint32_t mask) {
+    const uint32_t *masks = warp_register(warp, i->s[0]);
+    while (mask != 0) {
+        uint32_t group = 0, wanted = masks[__builtin_ctz(mask)];
+        for (uint32_t l = 0; l < LANES; l++) group |= (uint32_t)((mask >> l & 1) && masks[l] == wanted) << l;
+        order_syncwarp(&emulator.block->order, warp->index, group, warp->live);
+        mask &= ~group;
+    }
+}
+
 static void run_together(Warp *warp, const Instruction *i, uint32_t mask) {
     switch (i->kind) {
     case KIND_SHUFFLE: run_shuffle(warp, i, mask); break;
     case KIND_VOTE: run_vote(warp, i, mask); break;
     case KIND_MATCH: run_match(warp, i, mask); break;
     case KIND_REDUCE: run_reduce(warp, i, mask); break;
-    default: order_syncwarp(&emulator.block->order, warp->index, mask, warp->live);
+    default: run_syncwarp(warp, i, mask);
     }
 }
 
@@ -399,11 +410,38 @@ static bool barriers_complete(Block *block) {
 // ---------------------------------------------------------------------------------------------------------------
 // A warp
 
+// A lane may exit early, so that others need not wait for it; but not after it has gone on to other work while they
+// already waited: then the condition around the barrier or warp function was not the same for all.
+static void check_exit(const Warp *warp, const Instruction *i, uint32_t mask) {
+    for (uint32_t f = 0; f < warp->n_fragments; f++) {
+        const Fragment *fragment = &warp->fragments[f];
+        if (!fragment->waiting) continue;
+        const Instruction *other = &emulator.block->function->code[fragment->pc];
+        uint32_t lane = (uint32_t)__builtin_ctz(fragment->mask), wanted = ALL_LANES;
+        bool is_barrier = other->kind == KIND_BARRIER;
+        if (!is_barrier) wanted = ((uint32_t *)warp_register(warp, other->kind == KIND_SYNCWARP ? other->s[0] : other->s[3]))[lane];
+        if (!(wanted & mask)) continue;
+        char where[512];
+        report_location(emulator.block->function, i->location, where, sizeof(where));
+        warp_fail(warp, other, lane, "divergent %s: lanes 0x%08x wait here, but lanes 0x%08x went on, and exit at %s",
+                  is_barrier ? "barrier" : "warp function", fragment->mask, wanted & mask, where);
+    }
+}
+
 static void warp_exit(Warp *warp, const Instruction *i, uint32_t mask) {
     if (warp->n_copies > 0) copy_check_exit(warp, i, mask);
+    if (warp->has_waiting && warp->went_on) check_exit(warp, i, mask);
     warp->live &= ~mask;
     // Those that waited for these lanes need not any more.
-    for (uint32_t f = 0; f < warp->n_fragments; f++) warp->fragments[f].waiting &= warp->at_barrier;
+    for (uint32_t f = 0; f < warp->n_fragments; f++) warp->fragments[f].waiting = false;
+    warp->has_waiting = warp->went_on = false;
+}
+
+// Lanes come to a place where they wait for others.
+static void warp_wait(Warp *warp, uint32_t pc, uint32_t mask) {
+    fragment_add(warp, pc, mask, true);
+    if (!warp->has_waiting) warp->went_on = false;
+    warp->has_waiting = true;
 }
 
 __attribute__((noreturn)) static void warp_stuck(const Block *block, const Warp *warp) {
@@ -508,7 +546,10 @@ static void warp_run(Block *block, Warp *warp) {
         case KIND_IS_SPACE: run_is_space(warp, i, active); break;
         case KIND_COUNTER: run_counter(warp, i, active); break;
         case KIND_LOAD: memory_load(warp, i, active); break;
-        case KIND_STORE: memory_store(warp, i, active); break;
+        case KIND_STORE:
+            warp->went_on |= warp->has_waiting;
+            memory_store(warp, i, active);
+            break;
         case KIND_LOAD_PARAM: memory_load_parameter(warp, i, active); break;
         case KIND_ATOMIC: memory_atomic(warp, i, active); break;
         case KIND_COPY_ASYNC: copy_async(warp, i, active); break;
@@ -558,15 +599,18 @@ static void warp_run(Block *block, Warp *warp) {
             uint32_t arrived = warp->n_fragments > 0 ? fragment_collect(warp, pc, active) : active;
             uint32_t ready = lanes_ready(warp, i, arrived);
             if (ready != 0) run_together(warp, i, ready);
-            if (arrived & ~ready) fragment_add(warp, pc, arrived & ~ready, true);
+            warp->has_waiting = false;
+            for (uint32_t f = 0; f < warp->n_fragments; f++) warp->has_waiting |= warp->fragments[f].waiting;
+            if (arrived & ~ready) warp_wait(warp, pc, arrived & ~ready);
             mask = (mask & ~active) | ready;
             break;
         }
         case KIND_BARRIER: {
             uint32_t arrived = warp->n_fragments > 0 ? fragment_collect(warp, pc, active) : active;
             if (arrived != warp->live) {
-                fragment_add(warp, pc, arrived, true);
+                warp_wait(warp, pc, arrived);
             } else {
+                warp->has_waiting = false;
                 barrier_arrive(block, warp, i, pc, arrived);
                 if (i->mode == BARRIER_ARRIVE) {
                     mask = arrived;
@@ -639,7 +683,7 @@ static void warp_begin(const Block *block, Warp *warp) {
     warp->live = threads >= LANES ? ALL_LANES : (1u << threads) - 1;
     warp->n_fragments = 0;
     fragment_add(warp, 0, warp->live, false);
-    warp->at_barrier = false;
+    warp->at_barrier = warp->has_waiting = warp->went_on = false;
     warp->carry = 0;
     warp->n_copies = 0;
     memset(warp->group, 0, sizeof(warp->group));

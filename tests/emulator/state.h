@@ -84,7 +84,7 @@ typedef struct Access {
     uint32_t mask;     // lanes that access
     uint32_t n_bytes;  // of each lane
     AccessKind kind;
-    bool strong;       // volatile, relaxed, acquire or release: allowed to meet atomics
+    bool strong;       // relaxed, acquire or release: allowed to meet atomics
     Pattern pattern;
     uint64_t address[LANES];  // inactive lanes: anything
 } Access;
