@@ -97,6 +97,9 @@ $(BUILD)/test_emulator: tests/test_emulator.c build/emulated/emulator/plants.o b
 	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) -c $< -o $@.o && \
 	$(CXX) $@.o $(filter %.o,$^) $(EMULATOR_LIBRARIES) -lcmocka -o $@
 
+build/bench_emulator: build/emulated/emulator/bench.o build/libemulator.a
+	@$(CXX) $^ $(EMULATOR_LIBRARIES) -o $@
+
 build/interpose.so: tests/interpose.c | build
 	@$(CC) -std=gnu11 -O2 $(WARNINGS) -shared -fPIC $< -o $@ -ldl
 

@@ -28,7 +28,7 @@ typedef struct {
     uint64_t allocations, frees;       // of device memory
     uint64_t host_allocations;         // of pinned host memory: allocated or registered
     uint64_t live_bytes;               // device memory allocated now; not reset
-    double kernel_seconds;             // spent executing kernels
+    double kernel_seconds;             // of processor time, spent executing kernels
 } EmulatorCounts;
 
 EmulatorCounts emulator_counts(void);

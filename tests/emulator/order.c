@@ -14,10 +14,10 @@ static void order_update_safe(Order *order, uint32_t warp) {
 static void order_renew(Order *order) {
     order->serial = stream_take_serials(1);
     order->time = 1;
-    memset(order->known, 0, sizeof(order->known));
+    memset(order->known, 0, order->n_warps * sizeof(order->known[0]));
     memset(order->has_lanes, 0, sizeof(order->has_lanes));
-    memset(order->known_at_fence, 0, sizeof(order->known_at_fence));
-    memset(order->fence_time, 0, sizeof(order->fence_time));
+    if (order->has_fences) memset(order->known_at_fence, 0, sizeof(order->known_at_fence));
+    if (order->has_fences) memset(order->fence_time, 0, sizeof(order->fence_time));
     for (uint32_t w = 0; w < order->n_warps; w++) order_update_safe(order, w);
 }
 
@@ -25,9 +25,10 @@ static void order_advance(Order *order) {
     if (++order->time == MOST_TIME) order_renew(order);
 }
 
-void order_begin_launch(Order *order, bool has_fences, bool has_named_barriers) {
+void order_begin_launch(Order *order, bool has_fences, bool has_named_barriers, bool has_partial_warps) {
     order->has_fences = has_fences;
     order->has_named_barriers = has_named_barriers;
+    order->is_whole = !has_named_barriers && !has_partial_warps;
     order->first_serial = emulator.next_serial;
     order->stale = cell_of(stream_ordered_below(), 0, 0, 0, 0);
     order->objects = NULL;

@@ -62,6 +62,7 @@ typedef struct Order {
     uint32_t n_warps;
     bool has_fences;         // the kernel contains a fence: publishing is followed
     bool has_named_barriers;  // some warps may synchronise without the others
+    bool is_whole;           // neither that, nor some lanes of a warp without the others
     Cell stale;              // cells below are ordered before the launch
     Cell safe[MOST_WARPS];   // cells of the block below are ordered before what the warp does now
     uint32_t known[MOST_WARPS][MOST_WARPS];
@@ -74,7 +75,7 @@ typedef struct Order {
     size_t n_objects;
 } Order;
 
-void order_begin_launch(Order *order, bool has_fences, bool has_named_barriers);
+void order_begin_launch(Order *order, bool has_fences, bool has_named_barriers, bool has_partial_warps);
 void order_begin_block(Order *order, uint32_t n_warps);
 void order_end_launch(Order *order);
 void order_barrier(Order *order, uint32_t warps);  // a mask

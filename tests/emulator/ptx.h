@@ -49,6 +49,7 @@ enum { NOWHERE = -1 };  // no guard, no destination
 
 typedef struct Instruction {
     uint8_t kind, type;
+    uint8_t element;       // bytes that a load, store or atomic moves for one register
     uint8_t d_bytes;       // of a lane of the destination register
     uint8_t space;
     uint8_t n_vector;      // registers moved by a load or store
@@ -104,6 +105,7 @@ typedef struct Function {
     int32_t most_threads;  // .maxntid or .reqntid; 0: no limit
 
     bool is_decoded, has_fences, has_named_barriers;
+    bool has_partial_warps;  // __syncwarp with a mask that is not a constant with all lanes
     Instruction *code;
     size_t n_code;
     int32_t *operands;

@@ -268,6 +268,7 @@ static Instruction begin(Decoder *d, Kind kind) {
     if (s->guard.n > 0) i.guard = predicate(d, s->guard);
     i.guard_negated = s->guard_negated;
     i.type = (uint8_t)s->types[0];
+    i.element = (uint8_t)type_bytes(s->types[0]);
     i.space = (uint8_t)s->space;
     i.operands = (uint32_t)d->function->n_operands;
     return i;
@@ -758,6 +759,9 @@ static void decode_barrier(Decoder *d) {
         want_operands(d, 1, 1);
         Instruction i = begin(d, KIND_SYNCWARP);
         i.s[0] = source(d, s->operands[0], 4, NULL);
+        uint64_t mask;
+        bool is_whole = number_value(s->operands[0], &mask) && (uint32_t)mask == ALL_LANES;
+        d->function->has_partial_warps |= !is_whole;
         emit(d, i);
         return;
     }

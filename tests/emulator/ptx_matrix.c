@@ -12,53 +12,51 @@ typedef struct Tile {
     float a[16][16], b[16][8], c[16][8];
 } Tile;
 
-static inline float half_of(uint32_t pair, int upper, bool is_bf16) {
-    uint16_t bits = (uint16_t)(upper ? pair >> 16 : pair);
-    return is_bf16 ? bf16_float(bits) : f16_float(bits);
+// A register of A or B holds an 8 x 8 block: lanes 4 g … 4 g + 3 side by side are row g of A, or column g of B.
+static void block_floats(float *to, const uint32_t *lanes, bool is_bf16) {
+    uint16_t halves[64];
+    memcpy(halves, lanes, sizeof(halves));
+    if (is_bf16) {
+        for (int i = 0; i < 64; i++) to[i] = bf16_float(halves[i]);
+    } else {
+        for (int i = 0; i < 64; i++) to[i] = f16_float(halves[i]);
+    }
 }
 
 static void mma_gather(Tile *tile, const Warp *warp, const Instruction *i, const int32_t *operands) {
     bool is_bf16 = i->type == TYPE_BF16;
     int n_a = i->mode / 4, n_b = i->mode / 8, n_c = i->flag ? 4 : 2;
     const int32_t *of_a = operands + n_c, *of_b = of_a + n_a, *of_c = of_b + n_b;
+    float block[64];
     for (int r = 0; r < n_a; r++) {
-        const uint32_t *lanes = warp_register(warp, of_a[r]);
-        for (int l = 0; l < LANES; l++) {
-            float *at = &tile->a[l / 4 + 8 * (r % 2)][l % 4 * 2 + 8 * (r / 2)];
-            at[0] = half_of(lanes[l], 0, is_bf16), at[1] = half_of(lanes[l], 1, is_bf16);
-        }
+        block_floats(block, warp_register(warp, of_a[r]), is_bf16);
+        for (int g = 0; g < 8; g++) memcpy(&tile->a[g + 8 * (r % 2)][8 * (r / 2)], block + 8 * g, 8 * sizeof(float));
     }
     for (int r = 0; r < n_b; r++) {
-        const uint32_t *lanes = warp_register(warp, of_b[r]);
-        for (int l = 0; l < LANES; l++) {
-            int row = l % 4 * 2 + 8 * r;
-            tile->b[row][l / 4] = half_of(lanes[l], 0, is_bf16);
-            tile->b[row + 1][l / 4] = half_of(lanes[l], 1, is_bf16);
+        block_floats(block, warp_register(warp, of_b[r]), is_bf16);
+        for (int k = 0; k < 8; k++) {
+            for (int g = 0; g < 8; g++) tile->b[8 * r + k][g] = block[8 * g + k];
         }
     }
     for (int r = 0; r < n_c; r++) {
         const uint32_t *lanes = warp_register(warp, of_c[r]);
-        for (int l = 0; l < LANES; l++) {
-            if (i->flag) {
-                tile->c[l / 4 + 8 * (r / 2)][l % 4 * 2 + r % 2] = bits_float(lanes[l]);
-            } else {
-                tile->c[l / 4 + 8 * r][l % 4 * 2] = f16_float((uint16_t)lanes[l]);
-                tile->c[l / 4 + 8 * r][l % 4 * 2 + 1] = f16_float((uint16_t)(lanes[l] >> 16));
-            }
+        if (!i->flag) {
+            block_floats(&tile->c[8 * r][0], lanes, false);
+            continue;
         }
+        for (int l = 0; l < LANES; l++) tile->c[l / 4 + 8 * (r / 2)][l % 4 * 2 + r % 2] = bits_float(lanes[l]);
     }
 }
 
 static void mma_scatter(const Tile *tile, const Warp *warp, const Instruction *i, const int32_t *operands) {
     for (int r = 0; r < (i->flag ? 4 : 2); r++) {
         uint32_t *lanes = warp_register(warp, operands[r]);
-        for (int l = 0; l < LANES; l++) {
-            if (i->flag) {
-                lanes[l] = float_bits(tile->c[l / 4 + 8 * (r / 2)][l % 4 * 2 + r % 2]);
-            } else {
-                const float *pair = &tile->c[l / 4 + 8 * r][l % 4 * 2];
-                lanes[l] = (uint32_t)float_f16(pair[1]) << 16 | float_f16(pair[0]);
-            }
+        for (int l = 0; l < LANES && i->flag; l++) {
+            lanes[l] = float_bits(tile->c[l / 4 + 8 * (r / 2)][l % 4 * 2 + r % 2]);
+        }
+        for (int l = 0; l < LANES && !i->flag; l++) {
+            const float *pair = &tile->c[l / 4 + 8 * r][l % 4 * 2];
+            lanes[l] = (uint32_t)float_f16(pair[1]) << 16 | float_f16(pair[0]);
         }
     }
 }

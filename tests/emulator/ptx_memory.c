@@ -76,24 +76,44 @@ static char *local_place(const Warp *warp, const Instruction *i, uint32_t lane, 
 // ---------------------------------------------------------------------------------------------------------------
 // Loads and stores
 
+// A number of 1, 2, 4 or 8 bytes.
+static inline uint64_t bytes_get(const char *from, size_t n_bytes) {
+    uint64_t value = 0;
+    switch (n_bytes) {
+    case 1: memcpy(&value, from, 1); break;
+    case 2: memcpy(&value, from, 2); break;
+    case 4: memcpy(&value, from, 4); break;
+    default: memcpy(&value, from, 8);
+    }
+    return value;
+}
+static inline void bytes_set(char *to, uint64_t value, size_t n_bytes) {
+    switch (n_bytes) {
+    case 1: memcpy(to, &value, 1); break;
+    case 2: memcpy(to, &value, 2); break;
+    case 4: memcpy(to, &value, 4); break;
+    default: memcpy(to, &value, 8);
+    }
+}
+
 static void load_lane(const Warp *warp, const Instruction *i, uint32_t lane, const char *data) {
     const int32_t *operands = emulator.block->function->operands + i->operands;
-    size_t element = type_bytes((Type)i->type);
+    size_t element = i->element;
     bool is_signed = i->type >= TYPE_S8 && i->type <= TYPE_S64;
     for (int j = 0; j < i->n_vector; j++) {
         if (operands[j] == NOWHERE) continue;
-        uint64_t value = 0;
-        memcpy(&value, data + (size_t)j * element, element);
+        uint64_t value = bytes_get(data + (size_t)j * element, element);
         if (is_signed) value = (uint64_t)((int64_t)(value << (64 - 8 * element)) >> (64 - 8 * element));
-        memcpy((char *)warp_register(warp, operands[j]) + lane * i->d_bytes, &value, i->d_bytes);
+        bytes_set((char *)warp_register(warp, operands[j]) + lane * i->d_bytes, value, i->d_bytes);
     }
 }
 
 static void store_lane(const Warp *warp, const Instruction *i, uint32_t lane, char *data) {
     const int32_t *operands = emulator.block->function->operands + i->operands;
-    size_t element = type_bytes((Type)i->type);
+    size_t element = i->element;
     for (int j = 0; j < i->n_vector; j++) {
-        memcpy(data + (size_t)j * element, (char *)warp_register(warp, operands[j]) + lane * i->d_bytes, element);
+        uint64_t value = bytes_get((char *)warp_register(warp, operands[j]) + lane * i->d_bytes, i->d_bytes);
+        bytes_set(data + (size_t)j * element, value, element);
     }
 }
 
@@ -133,7 +153,7 @@ static void move_all(const Warp *warp, const Instruction *i, const Access *acces
 static void move_lanes(Warp *warp, const Instruction *i, Access *access, Shadow *shadow, bool is_load) {
     shadow_access(shadow, access);
     const int32_t *operands = emulator.block->function->operands + i->operands;
-    bool is_plain = i->d_bytes == type_bytes((Type)i->type) && access->mask == ALL_LANES;
+    bool is_plain = i->d_bytes == i->element && access->mask == ALL_LANES;
     for (int j = 0; j < i->n_vector; j++) is_plain &= operands[j] != NOWHERE;
     if (LIKELY(is_plain)) {
         move_all(warp, i, access, shadow, is_load);
@@ -163,7 +183,7 @@ static void check_arena(const Access *access) {
 
 static void load_or_store(Warp *warp, const Instruction *i, uint32_t mask, bool is_load) {
     Access access = {.warp = warp, .instruction = i, .kind = is_load ? ACCESS_READ : ACCESS_WRITE, .strong = i->is_strong};
-    access.n_bytes = (uint32_t)type_bytes((Type)i->type) * i->n_vector;
+    access.n_bytes = (uint32_t)i->element * i->n_vector;
     lane_addresses(warp, i, i->s[0], i->is_wide, i->immediate, access.address);
     uint32_t shared, local;
     split_lanes(i, access.address, mask, &shared, &local);
@@ -186,13 +206,24 @@ static void load_or_store(Warp *warp, const Instruction *i, uint32_t mask, bool 
 void memory_load(Warp *warp, const Instruction *i, uint32_t mask) { load_or_store(warp, i, mask, true); }
 void memory_store(Warp *warp, const Instruction *i, uint32_t mask) { load_or_store(warp, i, mask, false); }
 
+// Parameters are nearly always at an address that all lanes share.
 void memory_load_parameter(Warp *warp, const Instruction *i, uint32_t mask) {
     const Launch *launch = emulator.block->launch;
-    uint64_t address[LANES];
+    const int32_t *operands = emulator.block->function->operands + i->operands;
+    uint64_t address[LANES], differ = 0;
     lane_addresses(warp, i, i->s[0], i->is_wide, i->immediate, address);
+    for (int l = 0; l < LANES; l++) differ |= address[l] ^ address[0];
+    size_t n_bytes = (size_t)i->element * i->n_vector;
+    if (differ == 0 && mask == ALL_LANES && i->element == i->d_bytes && address[0] + n_bytes <= launch->function->parameter_bytes) {
+        for (int j = 0; j < i->n_vector; j++) {
+            uint64_t value = bytes_get(launch->parameters + address[0] + (size_t)j * i->element, i->element);
+            if (operands[j] != NOWHERE) lanes_fill(warp_register(warp, operands[j]), value, i->d_bytes);
+        }
+        return;
+    }
     for (; mask != 0; mask &= mask - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(mask);
-        if (address[lane] + type_bytes((Type)i->type) * i->n_vector > launch->function->parameter_bytes) {
+        if (address[lane] + n_bytes > launch->function->parameter_bytes) {
             warp_fail(warp, i, lane, "out-of-bounds read of the kernel's parameters");
         }
         load_lane(warp, i, lane, launch->parameters + address[lane]);

@@ -409,7 +409,9 @@ void lanes_blend(void *d, const void *s, uint32_t mask, size_t n_bytes) {
 }
 
 void lanes_fill(void *d, uint64_t value, size_t n_bytes) {
-    for (int l = 0; l < LANES; l++) memcpy((char *)d + l * n_bytes, &value, n_bytes);
+    for (int l = 0; l < LANES && n_bytes == 2; l++) ((uint16_t *)d)[l] = (uint16_t)value;
+    for (int l = 0; l < LANES && n_bytes == 4; l++) ((uint32_t *)d)[l] = (uint32_t)value;
+    for (int l = 0; l < LANES && n_bytes == 8; l++) ((uint64_t *)d)[l] = value;
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -766,15 +766,15 @@ static void grant_regions(const Launch *launch) {
     }
 }
 
-static double seconds_now(void) {
+static double cpu_seconds(void) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 void launch_run(void *payload) {
     const Launch *launch = payload;
-    double start = seconds_now();
+    double start = cpu_seconds();
     if (!emulator.block_kept) emulator.block_kept = checked_alloc(sizeof(Block));
     Block *block = emulator.block = emulator.block_kept;
     block->launch = launch;
@@ -788,7 +788,8 @@ void launch_run(void *payload) {
     emulator.shared.n_bytes = block->shared_bytes;
     grant_regions(launch);
     warps_create(block);
-    order_begin_launch(&block->order, launch->function->has_fences, launch->function->has_named_barriers);
+    order_begin_launch(&block->order, launch->function->has_fences, launch->function->has_named_barriers,
+                       launch->function->has_partial_warps);
     uint32_t *index = block->index;
     for (index[2] = 0; index[2] < launch->grid.z; index[2]++) {
         for (index[1] = 0; index[1] < launch->grid.y; index[1]++) {
@@ -797,5 +798,5 @@ void launch_run(void *payload) {
     }
     order_end_launch(&block->order);
     emulator.block = NULL;
-    emulator.counts.kernel_seconds += seconds_now() - start;
+    emulator.counts.kernel_seconds += cpu_seconds() - start;
 }

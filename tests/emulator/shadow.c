@@ -18,6 +18,7 @@ static void *reserve(size_t n_bytes) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *memory = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (memory == MAP_FAILED) fail("the emulator can't reserve %zu bytes of address space", n_bytes);
+    madvise(memory, n_bytes, MADV_NOHUGEPAGE);  // most of it is never touched
     return memory;
 }
 
@@ -136,7 +137,7 @@ __attribute__((noreturn)) static void fault_race(const Shadow *shadow, const Acc
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// One lane
+// The exact check of one lane, or of lanes at one place
 
 static inline Cell without_other_blocks(const Shadow *shadow, const Order *order, Cell cell) {
     // Shared memory begins anew with each block.
@@ -153,7 +154,7 @@ static void check_state(const Shadow *shadow, const Access *access, uint32_t lan
     }
 }
 
-static void note_lane(Shadow *shadow, const Access *access, uint32_t lane, uint32_t lanes) {
+static void note_lanes(Shadow *shadow, const Access *access, uint32_t lane, uint32_t lanes) {
     const Order *order = &emulator.block->order;
     uint32_t warp = access->warp->index;
     size_t offset = access->address[lane] - shadow->base;
@@ -181,16 +182,60 @@ static void note_lane(Shadow *shadow, const Access *access, uint32_t lane, uint3
     if (access->kind == ACCESS_WRITE) memset(shadow->state + offset, VALID, access->n_bytes);
 }
 
-static void access_scattered(Shadow *shadow, const Access *access) {
-    for (uint32_t lanes = access->mask; lanes != 0; lanes &= lanes - 1) {
-        uint32_t lane = (uint32_t)__builtin_ctz(lanes);
-        check_state(shadow, access, lane);
-        note_lane(shadow, access, lane, 1u << lane);
-    }
+// ---------------------------------------------------------------------------------------------------------------
+// The same in one pass where nothing is suspicious. False: ask the exact check.
+
+// What can be told of a cell without asking order.c. `merges`: the kernel has neither named barriers nor __syncwarp of
+// some lanes, so that it doesn't matter which lanes of a warp, or which warps, have read.
+typedef struct Limits {
+    Cell stale, launch, block, safe;  // below stale, or from block up to safe: ordered before
+    Cell own;                         // by lane 0, now
+    Cell by_warp, by_warps, by_blocks;
+    bool merges;
+} Limits;
+
+static Limits limits_of(const Shadow *shadow, const Access *access) {
+    const Order *order = &emulator.block->order;
+    uint32_t warp = access->warp->index, serial = order->serial, time = order->time;
+    bool is_shared = shadow == &emulator.shared;
+    Cell block = cell_of(order->own_serial, 0, 0, 0, 0);
+    return (Limits){
+        .stale = is_shared ? block : order->stale,
+        .launch = is_shared ? block : cell_of(order->first_serial, 0, 0, 0, 0),
+        .block = block,
+        .safe = order->safe[warp],
+        .own = cell_of(serial, time, warp, 0, 0),
+        .by_warp = cell_of(serial, time, warp, 1, READ_WARP),
+        .by_warps = cell_of(serial, time, 0, order->n_warps - 1, READ_WARPS),
+        .by_blocks = cell_of(serial, time, 0, 0, READ_BLOCKS),
+        .merges = order->is_whole,
+    };
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// Consecutive lanes in one pass
+// Keeps a loop over the few cells of a lane from becoming vector code, whose set-up costs more than the loop.
+#define FEW_CELLS() __asm__ volatile("")
+
+// Conditions as masks of all bits, so that loops over cells become vector code.
+#define MASK(condition) ((condition) ? (Cell)-1 : (Cell)0)
+
+static inline Cell mask_ordered(const Limits *limits, Cell cell) {
+    return MASK(cell < limits->stale) | (MASK(cell >= limits->block) & MASK(cell < limits->safe));
+}
+
+static inline Cell mask_same_thread(Cell cell, Cell own) {
+    return MASK(((cell ^ own) & ~CELL_TIME_AND_FLAGS) == 0) & MASK((cell & 3) == 0);
+}
+
+// The reader's cell after a read, where reads merge: by one lane again, by the warp, by several warps or blocks.
+static inline Cell merged_read(const Limits *limits, Cell old, Cell own) {
+    Cell in_warp = MASK(((old ^ own) & (31 << 7)) == 0) & MASK((old & 3) < READ_WARPS);
+    Cell kept = (limits->by_warp & in_warp) | (limits->by_warps & ~in_warp);
+    Cell elsewhere = MASK(old < limits->block), blocks = MASK((old & 3) == READ_BLOCKS);
+    kept = (limits->by_blocks & elsewhere) | (kept & ~elsewhere);
+    kept = (old & blocks) | (kept & ~blocks);
+    Cell forgotten = MASK(old < limits->launch) | mask_ordered(limits, old) | mask_same_thread(old, own);
+    return (own & forgotten) | (kept & ~forgotten);
+}
 
 static bool is_state_good(const uint8_t *state, size_t n, bool is_write) {
     uint8_t bad = 0;
@@ -202,131 +247,136 @@ static bool is_state_good(const uint8_t *state, size_t n, bool is_write) {
     return bad == 0;
 }
 
-// What the one-pass check knows without asking: cells below `stale`, those of the block below `safe`, and own ones.
-typedef struct Limits {
-    Cell stale, block, safe, own, range, launch;
-    uint32_t lane_shift;  // log2 of the cells of a lane
-} Limits;
-
-static inline Cell own_cell(const Limits *limits, size_t i) { return limits->own + (Cell)(i >> limits->lane_shift << 2); }
-
-static inline bool is_known(const Limits *limits, Cell cell, Cell own) {
-    bool is_same = ((cell ^ own) & ~(Cell)CELL_TIME_AND_FLAGS) == 0 && (cell & 3) == 0;
-    return cell < limits->stale || (cell >= limits->block && cell < limits->safe) || is_same;
-}
-
-static bool are_writers_known(const Limits *limits, const Cell *writer, size_t n) {
-    int bad = 0;
-    for (size_t i = 0; i < n; i++) bad |= !is_known(limits, writer[i], own_cell(limits, i));
-    return !bad;
-}
-
-// Readers that a write may forget.
-static bool are_readers_known(const Limits *limits, const Cell *reader, size_t n) {
-    return are_writers_known(limits, reader, n);
-}
-
-static bool are_readers_mergeable(const Limits *limits, const Cell *reader, size_t n) {
-    int bad = 0;
-    for (size_t i = 0; i < n; i++) {
-        bool is_kept = reader[i] == limits->range || (reader[i] >= limits->launch && (reader[i] & 3) == READ_BLOCKS);
-        bad |= !(is_kept || is_known(limits, reader[i], own_cell(limits, i)));
+// The same for the few bytes of one lane; n is a power of two up to 16.
+static inline bool is_state_good_lane(const uint8_t *state, uint32_t n, bool is_write) {
+    uint64_t first = 0, second = 0, want = is_write ? 0x0101010101010101ull : 0x0303030303030303ull;
+    uint64_t mask = is_write ? 0x0101010101010101ull : ~(uint64_t)0;
+    if (n == 4) {
+        uint32_t word;
+        memcpy(&word, state, 4);
+        return ((word ^ (uint32_t)want) & (uint32_t)mask) == 0;
     }
-    return !bad;
+    if (n < 4) return is_state_good(state, n, is_write);
+    memcpy(&first, state, 8);
+    memcpy(&second, state + n - 8, 8);
+    return (((first ^ want) | (second ^ want)) & mask) == 0;
 }
 
-static void merge_readers(const Limits *limits, Cell *reader, size_t n) {
+// Reads: all writers are ordered before; readers are merged on the way. Cell i is of lane i >> lane_shift.
+static bool note_reads(const Limits *limits, const Cell *writer, Cell *reader, size_t n, Cell own, uint32_t lane_shift) {
+    Limits local = *limits;
+    Cell bad = 0;
     for (size_t i = 0; i < n; i++) {
-        bool is_kept = reader[i] == limits->range || (reader[i] >= limits->launch && (reader[i] & 3) == READ_BLOCKS);
-        reader[i] = is_kept ? reader[i] : own_cell(limits, i);
+        Cell mine = own + (Cell)(i >> lane_shift << 2);
+        bad |= ~(mask_ordered(&local, writer[i]) | mask_same_thread(writer[i], mine));
+        reader[i] = merged_read(&local, reader[i], mine);
     }
+    return bad == 0;
 }
 
-static Limits limits_of(const Shadow *shadow, const Access *access, uint32_t first_lane) {
-    const Order *order = &emulator.block->order;
-    uint32_t warp = access->warp->index;
-    Limits limits;
-    limits.block = cell_of(order->serial, 0, 0, 0, 0);
-    limits.stale = shadow == &emulator.shared ? cell_of(order->own_serial, 0, 0, 0, 0) : order->stale;
-    limits.launch = shadow == &emulator.shared ? limits.block : cell_of(order->first_serial, 0, 0, 0, 0);
-    limits.safe = order->safe[warp];
-    limits.own = cell_of(order->serial, order->time, warp, first_lane, 0);
-    limits.range = order->has_named_barriers ? -1 : cell_of(order->serial, order->time, 0, order->n_warps - 1, READ_WARPS);
-    limits.lane_shift = 0;
-    return limits;
+// Writes: all writers and readers are ordered before; writers are replaced on the way.
+static bool note_writes(const Limits *limits, Cell *writer, const Cell *reader, size_t n, Cell own, uint32_t lane_shift) {
+    Limits local = *limits;
+    Cell bad = 0;
+    for (size_t i = 0; i < n; i++) {
+        Cell mine = own + (Cell)(i >> lane_shift << 2);
+        bad |= ~(mask_ordered(&local, writer[i]) | mask_same_thread(writer[i], mine));
+        bad |= ~(mask_ordered(&local, reader[i]) | mask_same_thread(reader[i], mine));
+    }
+    if (bad != 0) return false;
+    for (size_t i = 0; i < n; i++) writer[i] = own + (Cell)(i >> lane_shift << 2);
+    return true;
 }
 
-// Lanes first, first + 1 … touch [offset, offset + n). False: look closer. The part lies within one page.
-static bool access_part(Shadow *shadow, const Access *access, Limits *limits, size_t offset, size_t n) {
-    uint32_t shift = shift_for(shadow, offset, access->n_bytes);
+// Lanes from `own` on touch [offset, offset + n), consecutive pieces of n_bytes, within one page.
+static bool note_part(Shadow *shadow, const Access *access, const Limits *limits, size_t offset, size_t n, Cell own) {
+    uint32_t shift = shift_for(shadow, offset, access->n_bytes), lane_shift = (uint32_t)__builtin_ctz(access->n_bytes >> shift);
     Cell *writer = shadow->writer[shift] + (offset >> shift), *reader = shadow->reader[shift] + (offset >> shift);
-    size_t n_cells = n >> shift;
-    limits->lane_shift = (uint32_t)__builtin_ctz(access->n_bytes >> shift);
-    if (!are_writers_known(limits, writer, n_cells)) return false;
-    if (access->kind == ACCESS_READ) {
-        if (!are_readers_mergeable(limits, reader, n_cells)) return false;
-        merge_readers(limits, reader, n_cells);
-    } else {
-        if (!are_readers_known(limits, reader, n_cells)) return false;
-        for (size_t i = 0; i < n_cells; i++) writer[i] = own_cell(limits, i);
-        memset(shadow->state + offset, VALID, n);
+    if (access->kind == ACCESS_READ) return note_reads(limits, writer, reader, n >> shift, own, lane_shift);
+    if (!note_writes(limits, writer, reader, n >> shift, own, lane_shift)) return false;
+    memset(shadow->state + offset, VALID, n);
+    return true;
+}
+
+static bool run_is_good(Shadow *shadow, const Access *access, const Limits *limits, uint32_t mask) {
+    uint32_t lane = (uint32_t)__builtin_ctz(mask);
+    size_t offset = access->address[lane] - shadow->base, n = (size_t)__builtin_popcount(mask) * access->n_bytes;
+    bool is_inside = offset < shadow->n_bytes && n <= shadow->n_bytes - offset;
+    if (!is_inside || !is_state_good(shadow->state + offset, n, access->kind == ACCESS_WRITE)) return false;
+    Cell own = limits->own + (Cell)(lane << 2);
+    while (n > 0) {
+        size_t room = PAGE_BYTES - offset % PAGE_BYTES, part = n < room ? n : room;
+        if (!note_part(shadow, access, limits, offset, part, own)) return false;
+        own += (Cell)(part / access->n_bytes) << 2;
+        offset += part;
+        n -= part;
     }
     return true;
 }
 
-// The parts of a page that were noted before another one needs a closer look are then noted again, which is harmless.
-static void access_run(Shadow *shadow, const Access *access) {
-    uint32_t first = (uint32_t)__builtin_ctz(access->mask), n_lanes = (uint32_t)__builtin_popcount(access->mask);
-    size_t offset = access->address[first] - shadow->base, n = (size_t)n_lanes * access->n_bytes;
-    bool is_inside = offset < shadow->n_bytes && n <= shadow->n_bytes - offset;
-    if (!is_inside || !is_state_good(shadow->state + offset, n, access->kind == ACCESS_WRITE)) {
-        access_scattered(shadow, access);
-        return;
-    }
-    Limits limits = limits_of(shadow, access, first);
-    while (n > 0) {
-        size_t room = PAGE_BYTES - offset % PAGE_BYTES, part = n < room ? n : room;
-        if (!access_part(shadow, access, &limits, offset, part)) {
-            access_scattered(shadow, access);
-            return;
+static inline bool lane_is_good(Shadow *shadow, const Access *access, const Limits *limits, uint32_t lane) {
+    size_t offset = access->address[lane] - shadow->base;
+    uint32_t n_bytes = access->n_bytes;
+    bool is_write = access->kind == ACCESS_WRITE;
+    if (offset >= shadow->n_bytes || n_bytes > shadow->n_bytes - offset) return false;
+    if (!is_state_good_lane(shadow->state + offset, n_bytes, is_write)) return false;
+    uint32_t shift = shift_for(shadow, offset, n_bytes), n = n_bytes >> shift;
+    Cell *writer = shadow->writer[shift] + (offset >> shift), *reader = shadow->reader[shift] + (offset >> shift);
+    Cell own = limits->own + (Cell)(lane << 2), good = -1;
+    for (uint32_t c = 0; c < n; c++) {
+        FEW_CELLS();
+        good &= mask_ordered(limits, writer[c]) | mask_same_thread(writer[c], own);
+        if (is_write) {
+            good &= mask_ordered(limits, reader[c]) | mask_same_thread(reader[c], own);
+            writer[c] = good ? own : writer[c];
+        } else {
+            reader[c] = merged_read(limits, reader[c], own);
         }
-        limits.own += (Cell)(part / access->n_bytes) << 2;
-        offset += part;
-        n -= part;
     }
+    if (is_write) memset(shadow->state + offset, VALID, n_bytes);
+    return good != 0;
 }
 
-static void access_uniform(Shadow *shadow, const Access *access) {
-    uint32_t lane = (uint32_t)__builtin_ctz(access->mask);
-    check_state(shadow, access, lane);
-    note_lane(shadow, access, lane, access->mask);
+// Several lanes read one place.
+static bool uniform_is_good(Shadow *shadow, const Access *access, const Limits *limits, uint32_t mask) {
+    size_t offset = access->address[__builtin_ctz(mask)] - shadow->base;
+    if (offset >= shadow->n_bytes || access->n_bytes > shadow->n_bytes - offset) return false;
+    if (!is_state_good_lane(shadow->state + offset, access->n_bytes, false)) return false;
+    uint32_t shift = shift_for(shadow, offset, access->n_bytes);
+    Cell *writer = shadow->writer[shift] + (offset >> shift), *reader = shadow->reader[shift] + (offset >> shift), good = -1;
+    for (uint32_t c = 0; c < access->n_bytes >> shift; c++) {
+        FEW_CELLS();
+        good &= mask_ordered(limits, writer[c]);
+        reader[c] = merged_read(limits, reader[c], limits->by_warp);
+    }
+    return good != 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // An access of a warp
 
-static Pattern pattern_of(const Access *access) {
-    uint32_t mask = access->mask, first = (uint32_t)__builtin_ctz(mask), rest = mask >> first;
+static Pattern pattern_of(const Access *access, uint32_t mask) {
+    uint32_t first = (uint32_t)__builtin_ctz(mask), rest = mask >> first, last = 31u - (uint32_t)__builtin_clz(mask);
     const uint64_t *address = access->address;
     uint64_t base = address[first];
-    uint32_t last = 31u - (uint32_t)__builtin_clz(mask);
     if (rest == 1) return PATTERN_RUN;
-    uint64_t step = address[first + (uint32_t)__builtin_ctz(rest & ~1u)] - base;
+    uint64_t step = address[first + (uint32_t)__builtin_ctz(rest & ~1u)] - base, differ = 0;
     if (step == 0) {
-        int differ = 0;
-        for (uint32_t l = first; l <= last; l++) differ |= (mask >> l & 1) && address[l] != base;
+        for (uint32_t l = first; l <= last; l++) differ |= mask >> l & 1 ? address[l] ^ base : 0;
         return differ ? PATTERN_SCATTERED : PATTERN_UNIFORM;
     }
     if ((rest & (rest + 1)) != 0 || step != access->n_bytes) return PATTERN_SCATTERED;
-    int differ = 0;
-    for (uint32_t l = first; l <= last; l++) differ |= address[l] - base != (uint64_t)(l - first) * access->n_bytes;
+    for (uint32_t l = first; l <= last; l++) differ |= address[l] ^ (base + (uint64_t)(l - first) * step);
     return differ ? PATTERN_SCATTERED : PATTERN_RUN;
 }
 
 static void check_alignment(const Access *access) {
+    uint64_t low = access->n_bytes - 1, bad = 0;
+    for (uint32_t l = 0; l < LANES; l++) bad |= access->mask >> l & 1 ? access->address[l] & low : 0;
+    if (LIKELY(bad == 0)) return;
     for (uint32_t lanes = access->mask; lanes != 0; lanes &= lanes - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(lanes);
-        if (LIKELY(access->address[lane] % access->n_bytes == 0)) continue;
+        if ((access->address[lane] & low) == 0) continue;
         warp_fail(access->warp, access->instruction, lane, "misaligned access: %u bytes at 0x%llx", access->n_bytes,
                   (unsigned long long)access->address[lane]);
     }
@@ -351,20 +401,51 @@ static void check_inside(const Shadow *shadow, const Access *access) {
     }
 }
 
+// Lanes whose addresses have this pattern. What was noted in one pass before it stopped is noted again, harmlessly.
+static void access_lanes(Shadow *shadow, const Access *access, const Limits *limits, Pattern pattern, uint32_t mask) {
+    bool is_plain = access->kind != ACCESS_ATOMIC && !access->strong && (limits->merges || access->kind == ACCESS_WRITE);
+    if (pattern == PATTERN_UNIFORM && access->kind == ACCESS_READ && (mask & (mask - 1)) != 0) {
+        if (is_plain && uniform_is_good(shadow, access, limits, mask)) return;
+        uint32_t lane = (uint32_t)__builtin_ctz(mask);
+        check_state(shadow, access, lane);
+        note_lanes(shadow, access, lane, mask);
+        return;
+    }
+    if (pattern == PATTERN_RUN && is_plain && run_is_good(shadow, access, limits, mask)) return;
+    for (; mask != 0; mask &= mask - 1) {
+        uint32_t lane = (uint32_t)__builtin_ctz(mask);
+        if (is_plain && lane_is_good(shadow, access, limits, lane)) continue;
+        check_state(shadow, access, lane);
+        note_lanes(shadow, access, lane, 1u << lane);
+    }
+}
+
+// Rows of a tile: halves or quarters of a warp often have a pattern where the whole has none.
+static void access_split(Shadow *shadow, const Access *access, const Limits *limits, uint32_t first, uint32_t n) {
+    uint32_t mask = access->mask & (n == 32 ? ALL_LANES : ((1u << n) - 1) << first);
+    if (mask == 0) return;
+    Pattern pattern = n == 32 ? PATTERN_SCATTERED : pattern_of(access, mask);
+    if (pattern != PATTERN_SCATTERED || n == 8) {
+        access_lanes(shadow, access, limits, pattern, mask);
+    } else {
+        access_split(shadow, access, limits, first, n / 2);
+        access_split(shadow, access, limits, first + n / 2, n / 2);
+    }
+}
+
 void shadow_access(Shadow *shadow, Access *access) {
-    access->pattern = pattern_of(access);
+    access->pattern = pattern_of(access, access->mask);
     uint32_t first = (uint32_t)__builtin_ctz(access->mask);
     if (access->pattern == PATTERN_SCATTERED || access->address[first] % access->n_bytes != 0) check_alignment(access);
     if (!emulator.options.checks) {
         check_inside(shadow, access);
         return;
     }
-    if (access->pattern == PATTERN_RUN && access->kind != ACCESS_ATOMIC && !access->strong) {
-        access_run(shadow, access);
-    } else if (access->pattern == PATTERN_UNIFORM && access->kind == ACCESS_READ) {
-        access_uniform(shadow, access);
+    Limits limits = limits_of(shadow, access);
+    if (access->pattern == PATTERN_SCATTERED) {
+        access_split(shadow, access, &limits, 0, LANES);
     } else {
-        access_scattered(shadow, access);
+        access_lanes(shadow, access, &limits, access->pattern, access->mask);
     }
     if (shadow != &emulator.global || emulator.n_regions <= 1) return;
     if (access->pattern != PATTERN_SCATTERED) {
