@@ -43,7 +43,7 @@ static void module_add(const char *text, size_t n_text) {
     *emulator.modules[emulator.n_modules++] = (Module){.text = text, .n_text = n_text};
 }
 
-// The newest PTX that the emulated device can run; a module without text if there is none.
+// The newest PTX that the interpreter knows, sm_80 or older; a module without text if there is none.
 void **__cudaRegisterFatBinary(void *argument) {
     const FatBinaryWrapper *wrapper = argument;
     Container container;
@@ -57,7 +57,7 @@ void **__cudaRegisterFatBinary(void *argument) {
         memcpy(&entry, at, sizeof(entry));
         const char *data = at + entry.header_bytes;
         bool is_text = entry.kind == KIND_PTX && entry.n_bytes > 0 && memmem(data, entry.n_bytes, ".version", 8);
-        if (is_text && entry.architecture >= best && entry.architecture <= 90) {
+        if (is_text && entry.architecture >= best && entry.architecture <= 80) {
             best = entry.architecture;
             text = data;
             n_text = strnlen(data, entry.n_bytes);

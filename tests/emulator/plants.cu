@@ -4,6 +4,7 @@
 // might remove is kept by volatile accesses, inline instructions or values that it can't know.
 //
 // Invariant: a plant's twin differs from it by the bug only.
+#include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -355,6 +356,18 @@ static void race_global(bool bug) {
     finish();
 }
 
+// The compiler may load what it believes to be constant through a cache that does not see the writes.
+__global__ void read_only_kernel(float *o, const float *__restrict__ i) {
+    o[threadIdx.x] = 1;
+    __syncthreads();
+    o[threadIdx.x + 64] = i[63 - threadIdx.x];
+}
+static void read_only(bool bug) {
+    float *x = numbers(128), *y = numbers(128);
+    read_only_kernel<<<1, 64>>>(x, bug ? x : y);
+    finish();
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Races between blocks
 
@@ -519,6 +532,15 @@ __global__ void trap_kernel(float *o, bool bug) {
 }
 static void trapped(bool bug) {
     trap_kernel<<<1, 32>>>(fresh(32), bug);
+    finish();
+}
+
+__global__ void assert_kernel(float *o, int most) {
+    assert((int)threadIdx.x < most);
+    o[threadIdx.x] = 1;
+}
+static void asserted(bool bug) {
+    assert_kernel<<<1, 32>>>(fresh(32), bug ? 9 : 32);
     finish();
 }
 
@@ -988,6 +1010,7 @@ const Plant PLANTS[] = {
     PLANT(race_named_barrier, "race between threads|read of byte|written by thread"),
     PLANT(race_bytes, "race between threads|write of byte 0 of 'allocation 1'"),
     PLANT(race_global, "race between threads|of 'allocation 1'|by thread"),
+    PLANT(read_only, "read-only load|const __restrict__|of what the same launch has written|byte 252 of 'allocation 1'"),
     PLANT(race_blocks, "race between blocks|of another block of this launch|sum_kernel"),
     PLANT(last_block_release, "race between blocks|read of byte"),
     PLANT(last_block_acquire, "race between blocks|read of byte"),
@@ -1001,6 +1024,7 @@ const Plant PLANTS[] = {
     PLANT(runaway, "runaway loop|loop_kernel|EMULATOR_BUDGET"),
     PLANT(unknown_instruction, "unknown instruction|vabsdiff4|unknown_kernel|plants.cu:"),
     PLANT(trapped, "trap|thread (7,0,0)"),
+    PLANT(asserted, "device assertion failed|threadIdx.x < most|thread (9,0,0)"),
     PLANT(copy_no_wait, "read before cp.async.wait"),
     PLANT(copy_no_barrier, "shared memory|copy_kernel"),
     PLANT(copy_group, "read before cp.async.wait"),

@@ -54,6 +54,7 @@ typedef struct Instruction {
     uint8_t space;
     uint8_t n_vector;      // registers moved by a load or store
     uint8_t mode;          // of what the kind names: SHUFFLE_, VOTE_, BARRIER_, ATOMIC_, JOIN_, bits, rounding
+    bool is_read_only;     // ld.global.nc
     bool guard_negated, is_strong, is_saturated, flag, is_wide;  // is_wide: the address register has 64 bits
     uint8_t rounding;      // cvt to an integer: 'n', 'z', 'm', 'p'
     uint16_t control;      // MXCSR bits to set for rounding and flushing; 0: none

@@ -579,6 +579,7 @@ static void decode_load_store(Decoder *d) {
     allow_rest(d, CACHE_WORDS);
     Instruction i = begin(d, is_load ? KIND_LOAD : KIND_STORE);
     i.is_strong = has_rest(s, "relaxed") || has_rest(s, "acquire") || has_rest(s, "release");  // volatile is no excuse
+    i.is_read_only = has_rest(s, "nc");
     bool is_release = has_rest(s, "release"), is_acquire = has_rest(s, "acquire");
     address(d, &i, s->operands[is_load ? 1 : 0]);
     i.operands = (uint32_t)d->function->n_operands;

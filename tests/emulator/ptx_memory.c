@@ -183,6 +183,7 @@ static void check_arena(const Access *access) {
 
 static void load_or_store(Warp *warp, const Instruction *i, uint32_t mask, bool is_load) {
     Access access = {.warp = warp, .instruction = i, .kind = is_load ? ACCESS_READ : ACCESS_WRITE, .strong = i->is_strong};
+    access.read_only = i->is_read_only;
     access.n_bytes = (uint32_t)i->element * i->n_vector;
     lane_addresses(warp, i, i->s[0], i->is_wide, i->immediate, access.address);
     uint32_t shared, local;

@@ -12,8 +12,6 @@
 
 #include "ptx.h"
 
-#define CELL_TIME_AND_FLAGS ((Cell)0xfffff003)  // what does not matter for "the same thread"
-
 static void *reserve(size_t n_bytes) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *memory = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
@@ -136,6 +134,14 @@ __attribute__((noreturn)) static void fault_race(const Shadow *shadow, const Acc
               between_streams ? "" : ", without a barrier or fence between");
 }
 
+__attribute__((noreturn)) static void fault_read_only(const Shadow *shadow, const Access *access, uint32_t lane,
+                                                      uint64_t address) {
+    char place[256];
+    describe_place(shadow, address, place, sizeof(place));
+    warp_fail(access->warp, access->instruction, lane,
+              "read-only load (ld.global.nc, const __restrict__) of what the same launch has written: %s", place);
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // The exact check of one lane, or of lanes at one place
 
@@ -169,6 +175,9 @@ static void note_lanes(Shadow *shadow, const Access *access, uint32_t lane, uint
             if (!(lanes >> l & 1) || order_is_writer_before(order, w, warp, l)) continue;
             fault_race(shadow, access, l, w, false, access->address[l] + ((uint64_t)c << shift));
         }
+        if (UNLIKELY(access->read_only && cell_serial(w) >= order->first_serial)) {
+            fault_read_only(shadow, access, lane, access->address[lane] + ((uint64_t)c << shift));
+        }
         Cell r = without_other_blocks(shadow, order, reader[c]);
         if (access->kind == ACCESS_READ) {
             if (!access->strong) reader[c] = order_merge_read(order, r, warp, lanes);
@@ -189,6 +198,7 @@ static void note_lanes(Shadow *shadow, const Access *access, uint32_t lane, uint
 // some lanes, so that it doesn't matter which lanes of a warp, or which warps, have read.
 typedef struct Limits {
     Cell stale, launch, block, safe;  // below stale, or from block up to safe: ordered before
+    Cell warp_safe;                   // of the warp itself, below this: ordered before
     Cell own;                         // by lane 0, now
     Cell by_warp, by_warps, by_blocks;
     bool merges;
@@ -203,7 +213,8 @@ static Limits limits_of(const Shadow *shadow, const Access *access) {
         .stale = is_shared ? block : order->stale,
         .launch = is_shared ? block : cell_of(order->first_serial, 0, 0, 0, 0),
         .block = block,
-        .safe = order->safe[warp],
+        .safe = access->read_only ? block : order->safe[warp],
+        .warp_safe = access->read_only ? block : cell_of(serial, order->known[warp][warp] + 1, 0, 0, 0),
         .own = cell_of(serial, time, warp, 0, 0),
         .by_warp = cell_of(serial, time, warp, 1, READ_WARP),
         .by_warps = cell_of(serial, time, 0, order->n_warps - 1, READ_WARPS),
@@ -222,8 +233,15 @@ static inline Cell mask_ordered(const Limits *limits, Cell cell) {
     return MASK(cell < limits->stale) | (MASK(cell >= limits->block) & MASK(cell < limits->safe));
 }
 
-static inline Cell mask_same_thread(Cell cell, Cell own) {
-    return MASK(((cell ^ own) & ~CELL_TIME_AND_FLAGS) == 0) & MASK((cell & 3) == 0);
+// By this lane, or by lanes of this warp before it synchronised.
+static inline Cell mask_own_warp(const Limits *limits, Cell cell, Cell own) {
+    Cell same_warp = MASK(((cell ^ own) & ~(Cell)0xfffff07f) == 0) & MASK((cell & 3) < READ_WARPS);
+    Cell same_lane = MASK(((cell ^ own) & 0x7f) == 0);
+    return same_warp & (same_lane | MASK(cell < limits->warp_safe));
+}
+
+static inline Cell mask_known(const Limits *limits, Cell cell, Cell own) {
+    return mask_ordered(limits, cell) | mask_own_warp(limits, cell, own);
 }
 
 // The reader's cell after a read, where reads merge: by one lane again, by the warp, by several warps or blocks.
@@ -233,7 +251,7 @@ static inline Cell merged_read(const Limits *limits, Cell old, Cell own) {
     Cell elsewhere = MASK(old < limits->block), blocks = MASK((old & 3) == READ_BLOCKS);
     kept = (limits->by_blocks & elsewhere) | (kept & ~elsewhere);
     kept = (old & blocks) | (kept & ~blocks);
-    Cell forgotten = MASK(old < limits->launch) | mask_ordered(limits, old) | mask_same_thread(old, own);
+    Cell forgotten = MASK(old < limits->launch) | mask_known(limits, old, own);
     return (own & forgotten) | (kept & ~forgotten);
 }
 
@@ -268,7 +286,7 @@ static bool note_reads(const Limits *limits, const Cell *writer, Cell *reader, s
     Cell bad = 0;
     for (size_t i = 0; i < n; i++) {
         Cell mine = own + (Cell)(i >> lane_shift << 2);
-        bad |= ~(mask_ordered(&local, writer[i]) | mask_same_thread(writer[i], mine));
+        bad |= ~mask_known(&local, writer[i], mine);
         reader[i] = merged_read(&local, reader[i], mine);
     }
     return bad == 0;
@@ -280,8 +298,8 @@ static bool note_writes(const Limits *limits, Cell *writer, const Cell *reader, 
     Cell bad = 0;
     for (size_t i = 0; i < n; i++) {
         Cell mine = own + (Cell)(i >> lane_shift << 2);
-        bad |= ~(mask_ordered(&local, writer[i]) | mask_same_thread(writer[i], mine));
-        bad |= ~(mask_ordered(&local, reader[i]) | mask_same_thread(reader[i], mine));
+        bad |= ~mask_known(&local, writer[i], mine);
+        bad |= ~mask_known(&local, reader[i], mine);
     }
     if (bad != 0) return false;
     for (size_t i = 0; i < n; i++) writer[i] = own + (Cell)(i >> lane_shift << 2);
@@ -314,7 +332,7 @@ static bool run_is_good(Shadow *shadow, const Access *access, const Limits *limi
     return true;
 }
 
-static inline bool lane_is_good(Shadow *shadow, const Access *access, const Limits *limits, uint32_t lane) {
+__attribute__((always_inline)) static inline bool lane_is_good(Shadow *shadow, const Access *access, const Limits *limits, uint32_t lane) {
     size_t offset = access->address[lane] - shadow->base;
     uint32_t n_bytes = access->n_bytes;
     bool is_write = access->kind == ACCESS_WRITE;
@@ -325,9 +343,9 @@ static inline bool lane_is_good(Shadow *shadow, const Access *access, const Limi
     Cell own = limits->own + (Cell)(lane << 2), good = -1;
     for (uint32_t c = 0; c < n; c++) {
         FEW_CELLS();
-        good &= mask_ordered(limits, writer[c]) | mask_same_thread(writer[c], own);
+        good &= mask_known(limits, writer[c], own);
         if (is_write) {
-            good &= mask_ordered(limits, reader[c]) | mask_same_thread(reader[c], own);
+            good &= mask_known(limits, reader[c], own);
             writer[c] = good ? own : writer[c];
         } else {
             reader[c] = merged_read(limits, reader[c], own);
@@ -412,9 +430,10 @@ static void access_lanes(Shadow *shadow, const Access *access, const Limits *lim
         return;
     }
     if (pattern == PATTERN_RUN && is_plain && run_is_good(shadow, access, limits, mask)) return;
+    const Limits local = *limits;  // stays in registers
     for (; mask != 0; mask &= mask - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(mask);
-        if (is_plain && lane_is_good(shadow, access, limits, lane)) continue;
+        if (is_plain && lane_is_good(shadow, access, &local, lane)) continue;
         check_state(shadow, access, lane);
         note_lanes(shadow, access, lane, 1u << lane);
     }

@@ -85,6 +85,7 @@ typedef struct Access {
     uint32_t n_bytes;  // of each lane
     AccessKind kind;
     bool strong;       // relaxed, acquire or release: allowed to meet atomics
+    bool read_only;    // through the cache that does not see the launch's own writes
     Pattern pattern;
     uint64_t address[LANES];  // inactive lanes: anything
 } Access;
