@@ -92,7 +92,7 @@ build/emulated/%.o: tests/%.cu $(EMULATOR_HEADERS) Makefile
 	@mkdir -p $(@D) && $(NVCC) $(NVCC_EMULATED) -Itests/emulator -c $< -o $@
 
 # A program of tests/ whose other half is CUDA code for the emulator.
-$(BUILD)/test_emulator: tests/test_emulator.c build/emulated/emulator/plants.o build/emulated/emulator/families.o \
+$(BUILD)/test_emulator: tests/test_emulator.c $(patsubst %,build/emulated/emulator/%.o,plants families products) \
     build/libemulator.a $(wildcard tests/*.h) Makefile | build
 	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) -c $< -o $@.o && \
 	$(CXX) $@.o $(filter %.o,$^) $(EMULATOR_LIBRARIES) -lcmocka -o $@

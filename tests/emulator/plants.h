@@ -25,6 +25,7 @@ typedef struct Family {
 
 extern const Family FAMILIES[];
 extern const int N_FAMILIES;
+extern const Family PRODUCTS;
 
 #ifdef __cplusplus
 }

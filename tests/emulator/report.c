@@ -94,6 +94,21 @@ static void cover_function(FILE *file, const Function *function) {
     }
 }
 
+// A kernel that was never launched: its lines, from the text.
+static void cover_text(FILE *file, const Function *function) {
+    Text rest = function->body;
+    while (rest.n > 0) {
+        size_t n = text_find(rest, '\n');
+        Text line = text_trim((Text){rest.start, n});
+        unsigned number, at;
+        if (text_starts(line, ".loc") && sscanf(line.start, ".loc %u %u", &number, &at) == 2 && at > 0) {
+            fprintf(file, "%s\t%u\t0\t%s\n", file_name(function, number), at, function->pretty);
+        }
+        n = n < rest.n ? n + 1 : n;
+        rest = (Text){rest.start + n, rest.n - n};
+    }
+}
+
 void report_coverage(void) {
     if (!emulator.options.coverage) return;
     FILE *file = fopen(emulator.options.coverage, "a");
@@ -101,9 +116,13 @@ void report_coverage(void) {
     flock(fileno(file), LOCK_EX);
     for (size_t m = 0; m < emulator.n_modules; m++) module_parse(emulator.modules[m]);
     for (size_t i = 0; i < emulator.n_functions; i++) {
-        if (!emulator.functions[i]->is_entry) continue;
-        function_decode(emulator.functions[i]);
-        cover_function(file, emulator.functions[i]);
+        const Function *function = emulator.functions[i];
+        if (!function->is_entry) continue;
+        if (function->is_decoded) {
+            cover_function(file, function);
+        } else {
+            cover_text(file, function);
+        }
     }
     fclose(file);
 }
