@@ -202,6 +202,9 @@ OPERATION(carry, 64, 64, "{.reg .u32 l, h, p, q, x, y; mov.b64 {l, h}, %1; mov.b
           "addc.u32 y, h, q; mov.b64 %0, {x, y};}", a + b)
 OPERATION(borrow, 64, 64, "{.reg .u32 l, h, p, q, x, y; mov.b64 {l, h}, %1; mov.b64 {p, q}, %2; sub.cc.u32 x, l, p; "
           "subc.u32 y, h, q; mov.b64 %0, {x, y};}", a - b)
+OPERATION(mad_carry, 64, 64, "{.reg .u32 l, h, p, q, x, y; mov.b64 {l, h}, %1; mov.b64 {p, q}, %2; mov.b64 {x, y}, %3; "
+          "mad.lo.cc.u32 x, l, p, x; madc.hi.u32 y, l, p, y; mad.lo.u32 y, l, q, y; mad.lo.u32 y, h, p, y; mov.b64 %0, {x, y};}",
+          a *b + c)
 OPERATION(slct_b32, 32, 32, "slct.b32.s32 %0, %1, %2, %3;", (int32_t)c >= 0 ? a : b)
 OPERATION(setp_join, 32, 32, "{.reg .pred p, q, r; setp.lt.s32 r, %3, 0; setp.gt.and.u32 p|q, %1, %2, !r; "
           "selp.b32 %0, 1, 0, p; @q add.u32 %0, %0, 2;}", (int32_t)c < 0 ? 0 : a > b ? 1 : 2)
@@ -214,7 +217,7 @@ static void integers() {
     COMPARE(mul_wide_s16, BITS), COMPARE(mad_lo_s32, BITS), COMPARE(mad_hi_u32, BITS), COMPARE(div_u32, BITS);
     COMPARE(div_s32, BITS), COMPARE(rem_s64, BITS), COMPARE(rem_u32, BITS), COMPARE(min_s32, BITS), COMPARE(max_u64, BITS);
     COMPARE(abs_s32, BITS), COMPARE(neg_s64, BITS), COMPARE(sad_u32, BITS), COMPARE(dp4a_s32, BITS), COMPARE(carry, BITS);
-    COMPARE(borrow, BITS);
+    COMPARE(borrow, BITS), COMPARE(mad_carry, BITS);
 }
 
 static void bits() {
@@ -361,6 +364,9 @@ OPERATION(fma_bf16x2, 32, 32, "fma.rn.bf16x2 %0, %1, %2, %3;",
           (uint32_t)fma_bf16::host(a >> 16, b >> 16, c >> 16) << 16 | fma_bf16::host((uint16_t)a, (uint16_t)b, (uint16_t)c))
 OPERATION(add_f16x2, 32, 32, "add.rn.f16x2 %0, %1, %2;",
           (uint32_t)add_f16::host(a >> 16, b >> 16, 0) << 16 | add_f16::host((uint16_t)a, (uint16_t)b, 0))
+static uint32_t less(float a, float b) { return a < b ? 0x3c00 : 0; }
+OPERATION(set_f16x2, 32, 32, "set.lt.f16x2.f16x2 %0, %1, %2;",
+          less(of_f16(a >> 16), of_f16(b >> 16)) << 16 | less(of_f16((uint16_t)a), of_f16((uint16_t)b)))
 OPERATION(compare_f16, 32, 16, "{.reg .pred p; setp.ltu.f16 p, %1, %2; selp.u32 %0, 1, 0, p;}", !(of_f16(a) >= of_f16(b)))
 OPERATION(compare_bf16, 32, 16, "{.reg .pred p; .reg .f32 x, y; mov.b32 x, {0, %1}; mov.b32 y, {0, %2}; setp.lt.f32 p, x, y; "
           "selp.u32 %0, 1, 0, p;}", of_bf16(a) < of_bf16(b))
@@ -368,7 +374,7 @@ OPERATION(compare_bf16, 32, 16, "{.reg .pred p; .reg .f32 x, y; mov.b32 x, {0, %
 static void short_floats() {
     COMPARE(fma_bf16, AS_BF16), COMPARE(fma_f16, AS_F16), COMPARE(add_f16, AS_F16), COMPARE(mul_f16, AS_F16);
     COMPARE(max_f16, AS_F16), COMPARE(max_bf16, AS_BF16), COMPARE(neg_bf16, BITS), COMPARE(fma_bf16x2, AS_BF16X2);
-    COMPARE(add_f16x2, AS_F16X2), COMPARE(compare_f16, BITS), COMPARE(compare_bf16, BITS);
+    COMPARE(add_f16x2, AS_F16X2), COMPARE(set_f16x2, BITS), COMPARE(compare_f16, BITS), COMPARE(compare_bf16, BITS);
 }
 
 // --- approximations: at most one unit in the last place from the correctly rounded value

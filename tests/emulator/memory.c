@@ -12,7 +12,7 @@
 
 #include "state.h"
 
-enum { ARENA_FACTOR = 16 };  // addresses for this many times the device's memory
+enum { ARENA_FACTOR = 16 };  // addresses for at least this many times the device's memory
 
 // ---------------------------------------------------------------------------------------------------------------
 // The arena
@@ -29,7 +29,8 @@ static void on_segmentation_fault(int number, siginfo_t *info, void *context) {
 }
 
 void memory_start(void) {
-    emulator.arena_bytes = emulator.options.memory_bytes * ARENA_FACTOR;
+    emulator.arena_bytes = 1;  // a power of two
+    while (emulator.arena_bytes < emulator.options.memory_bytes * ARENA_FACTOR) emulator.arena_bytes *= 2;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *arena = mmap(NULL, emulator.arena_bytes, PROT_NONE, flags, -1, 0);
     void *lines = mmap(NULL, emulator.arena_bytes / LINE_BYTES * sizeof(uint32_t), PROT_READ | PROT_WRITE, flags, -1, 0);

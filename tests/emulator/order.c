@@ -39,6 +39,7 @@ void order_begin_block(Order *order, uint32_t n_warps) {
     order->n_warps = n_warps;
     order_renew(order);
     order->own_serial = order->serial;
+    order->has_fenced = false;
     for (uint32_t w = 0; w < n_warps; w++) order->observed[w].n = order->acquired[w].n = 0;
 }
 
@@ -90,7 +91,7 @@ void order_atomic(Order *order, uint32_t warp, uint32_t lane, uint64_t address) 
     uint32_t index = order_object(order, address);
     SyncObject *object = &order->objects[index];
     Release release = {.self = cell_of(order->serial, order->time, warp, lane, CELL_ATOMIC),
-                       .published = order_published(order, warp, lane)};
+                       .published = order->has_fenced ? order_published(order, warp, lane) : NULL};
     if (object->n_releases > 0) seen_add(&order->observed[warp], (Seen){index, (uint32_t)object->n_releases});
     seen_join(&release.acquired, &order->acquired[warp]);
     if (object->n_releases > 0) seen_join(&release.acquired, &object->releases[object->n_releases - 1].acquired);
@@ -102,6 +103,7 @@ void order_fence(Order *order, uint32_t warp, uint32_t lanes) {
     for (uint32_t l = 0; l < LANES; l++) {
         if (lanes >> l & 1) order->fence_time[warp * LANES + l] = order->time;
     }
+    order->has_fenced = true;
     memcpy(order->known_at_fence[warp], order->known[warp], sizeof(order->known[warp]));
     seen_join(&order->acquired[warp], &order->observed[warp]);
     order_advance(order);

@@ -61,6 +61,7 @@ typedef struct Order {
     uint32_t serial, time;
     uint32_t n_warps;
     bool has_fences;         // the kernel contains a fence: publishing is followed
+    bool has_fenced;         // some thread of the block has done so
     bool has_named_barriers;  // some warps may synchronise without the others
     bool is_whole;           // neither that, nor some lanes of a warp without the others
     Cell stale;              // cells below are ordered before the launch

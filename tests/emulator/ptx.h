@@ -10,6 +10,9 @@
 
 #include "order.h"
 
+__extension__ typedef unsigned __int128 Wide;
+__extension__ typedef __int128 SignedWide;
+
 typedef enum {
     TYPE_NONE, TYPE_PRED,
     TYPE_B8, TYPE_B16, TYPE_B32, TYPE_B64,
@@ -64,7 +67,8 @@ typedef struct Instruction {
         LanesFunction *lanes;
         CompareFunction *compare;
     };
-    int64_t immediate;     // of an address, a lookup table …
+    int64_t immediate;     // of an address, or a constant that the kind needs
+    CompareFunction *pair_compare;
     uint32_t operands;     // first of the further operands in the kernel's list
     uint32_t n_operands;
     uint32_t target;       // of a branch
@@ -168,6 +172,7 @@ const Table *operation_find(const char *name, Type type);
 // ptx_convert.c: conversions and comparisons; register widths may be larger than the types
 LanesFunction *conversion_find(Type to, size_t to_bytes, Type from, size_t from_bytes);
 CompareFunction *comparison_find(const char *name, Type type);
+LanesFunction set_pair;
 LanesFunction *select_find(size_t n_bytes);
 void lanes_blend(void *d, const void *s, uint32_t mask, size_t n_bytes);
 void lanes_fill(void *d, uint64_t value, size_t n_bytes);

@@ -318,6 +318,20 @@ static const struct {
     FLOAT_ROWS(TYPE_F16, f16), FLOAT_ROWS(TYPE_BF16, bf16),
 };
 
+// Both halves of each lane; a half becomes the instruction's constant where the comparison holds.
+void set_pair(void *result, const void *const *s, const Instruction *i) {
+    uint16_t halves[2][2][LANES];
+    uint32_t *d = result;
+    for (int j = 0; j < 2; j++) {
+        const uint32_t *lanes = s[j];
+        EACH_LANE halves[j][0][l] = (uint16_t)lanes[l];
+        EACH_LANE halves[j][1][l] = (uint16_t)(lanes[l] >> 16);
+    }
+    uint32_t low = i->pair_compare(halves[0][0], halves[1][0]), high = i->pair_compare(halves[0][1], halves[1][1]);
+    uint32_t one = (uint32_t)i->immediate;
+    EACH_LANE d[l] = (low >> l & 1 ? one : 0) | (high >> l & 1 ? one << 16 : 0);
+}
+
 CompareFunction *comparison_find(const char *name, Type type) {
     if (type == TYPE_B16) type = TYPE_U16;
     if (type == TYPE_B32) type = TYPE_U32;

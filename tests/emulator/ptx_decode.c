@@ -380,6 +380,7 @@ static void decode_arithmetic(Decoder *d) {
     bool is_integer = type < TYPE_F16;
     if (s->saturate && is_integer) strncat(name, ".sat", sizeof(name) - strlen(name) - 1);
     const Table *row = operation_find(name, type);
+    if (s->saturate && !is_integer && type != TYPE_F32) decode_fail(d, ".sat of this type");
     if (!row || s->n_types > 2 || s->n_operands < 2 || s->n_operands > 5) decode_fail(d, "not emulated");
     Instruction i = begin(d, KIND_LANES);
     i.lanes = row->lanes;
@@ -443,19 +444,22 @@ static void decode_mov(Decoder *d) {
     }
 }
 
-// add.cc and addc, sub.cc and subc: the carry is a flag of each lane.
+// add.cc and addc, sub.cc and subc, mad.cc and madc: the carry is a flag of each lane.
 static void decode_carry(Decoder *d) {
     Statement *s = &d->statement;
-    bool is_sub = s->parts[0].start[0] == 's', takes = s->parts[0].n == 4, gives = has_rest(s, "cc");
+    bool is_mad = s->parts[0].start[0] == 'm', takes = s->parts[0].n == 4, gives = has_rest(s, "cc");
     if (!takes && !gives) {
         decode_arithmetic(d);
         return;
     }
+    allow_rest(d, is_mad ? " cc lo hi " : " cc ");
+    want_operands(d, is_mad ? 4 : 3, is_mad ? 4 : 3);
     Instruction i = begin(d, KIND_CARRY);
     i.d_bytes = (uint8_t)type_bytes(s->types[0]);
-    i.mode = (uint8_t)(is_sub | takes << 1 | gives << 2);
+    i.mode = (uint8_t)((s->parts[0].start[0] == 's') | takes << 1 | gives << 2 | is_mad << 3 | has_rest(s, "hi") << 4);
+    if (i.d_bytes != 4 && i.d_bytes != 8) decode_fail(d, "not emulated");
     i.d = destination(d, s->operands[0], i.d_bytes, NULL);
-    for (int j = 0; j < 2; j++) i.s[j] = source(d, s->operands[j + 1], i.d_bytes, NULL);
+    for (size_t j = 1; j < s->n_operands; j++) i.s[j - 1] = source(d, s->operands[j], i.d_bytes, NULL);
     emit(d, i);
 }
 
@@ -483,12 +487,31 @@ static void decode_setp(Decoder *d) {
     emit(d, i);
 }
 
+// set of pairs of fp16 or bf16: each half by itself.
+static void decode_set_pair(Decoder *d, const char *name) {
+    Statement *s = &d->statement;
+    Type to = s->types[0];
+    Instruction i = begin(d, KIND_LANES);
+    i.lanes = set_pair;
+    i.pair_compare = comparison_find(name, s->types[1] == TYPE_F16X2 ? TYPE_F16 : TYPE_BF16);
+    i.immediate = to == TYPE_F16X2 ? 0x3c00 : to == TYPE_BF16X2 ? 0x3f80 : 0xffff;
+    i.d_bytes = 4;
+    if (!i.pair_compare || type_bytes(to) != 4) decode_fail(d, "not emulated");
+    i.d = destination(d, s->operands[0], 4, NULL);
+    for (int j = 0; j < 2; j++) i.s[j] = source(d, s->operands[j + 1], 4, NULL);
+    emit(d, i);
+}
+
 // set: like setp, but the result is all ones or 1.0.
 static void decode_set(Decoder *d) {
     Statement *s = &d->statement;
     want_operands(d, 3, 3);
     char name[16];
     snprintf(name, sizeof(name), "%.*s", (int)s->parts[1].n, s->parts[1].start);
+    if (s->types[1] == TYPE_F16X2 || s->types[1] == TYPE_BF16X2) {
+        decode_set_pair(d, name);
+        return;
+    }
     Instruction i = begin(d, KIND_COMPARE);
     i.compare = comparison_find(name, s->types[1]);
     if (!i.compare || s->n_types != 2 || type_bytes(s->types[0]) != 4) decode_fail(d, "not emulated");
@@ -526,6 +549,7 @@ static void decode_cvt(Decoder *d) {
     allow_rest(d, is_relu ? " relu " : has_rest(s, "rna") ? " rna " : "");
     if (s->n_types != 2 || is_relu) decode_fail(d, "not emulated");
     Type to = s->types[0], from = s->types[1];
+    if (s->saturate && to >= TYPE_F16 && to != TYPE_F32) decode_fail(d, ".sat of this type");
     Instruction i = begin(d, KIND_LANES);
     i.mode = (uint8_t)from;
     i.rounding = (uint8_t)(s->rounding ? s->rounding : 'n');
@@ -885,6 +909,7 @@ static const struct {
 } DECODERS[] = {
     {"mov", decode_mov}, {"and", decode_logic}, {"or", decode_logic}, {"xor", decode_logic}, {"not", decode_logic},
     {"add", decode_carry}, {"addc", decode_carry}, {"sub", decode_carry}, {"subc", decode_carry},
+    {"mad", decode_carry}, {"madc", decode_carry},
     {"setp", decode_setp}, {"set", decode_set}, {"selp", decode_selp}, {"cvt", decode_cvt}, {"cvta", decode_cvta},
     {"isspacep", decode_isspacep}, {"ld", decode_load_store}, {"ldu", decode_load_store}, {"st", decode_load_store},
     {"atom", decode_atomic}, {"red", decode_atomic}, {"cp", decode_copy}, {"ldmatrix", decode_ldmatrix},

@@ -11,18 +11,14 @@
 
 static void lane_addresses(const Warp *warp, const Instruction *i, int32_t base, bool is_wide, int64_t immediate,
                            uint64_t *address) {
+    uint64_t window = i->space == SPACE_SHARED ? SHARED_WINDOW : i->space == SPACE_LOCAL ? LOCAL_WINDOW : 0;
+    uint64_t mask = window ? UINT32_MAX : ~(uint64_t)0;
     if (is_wide) {
         const uint64_t *lanes = warp_register(warp, base);
-        for (int l = 0; l < LANES; l++) address[l] = lanes[l] + (uint64_t)immediate;
+        for (int l = 0; l < LANES; l++) address[l] = window + ((lanes[l] + (uint64_t)immediate) & mask);
     } else {
         const uint32_t *lanes = warp_register(warp, base);
-        for (int l = 0; l < LANES; l++) address[l] = (uint32_t)(lanes[l] + (uint32_t)immediate);
-    }
-    if (i->space == SPACE_SHARED) {
-        for (int l = 0; l < LANES; l++) address[l] = SHARED_WINDOW + (uint32_t)address[l];
-    }
-    if (i->space == SPACE_LOCAL) {
-        for (int l = 0; l < LANES; l++) address[l] = LOCAL_WINDOW + (uint32_t)address[l];
+        for (int l = 0; l < LANES; l++) address[l] = window + (uint32_t)(lanes[l] + (uint32_t)immediate);
     }
 }
 
@@ -154,7 +150,7 @@ static void move_lanes(Warp *warp, const Instruction *i, Access *access, Shadow 
     shadow_access(shadow, access);
     const int32_t *operands = emulator.block->function->operands + i->operands;
     bool is_plain = i->d_bytes == i->element && access->mask == ALL_LANES;
-    for (int j = 0; j < i->n_vector; j++) is_plain &= operands[j] != NOWHERE;
+    for (int j = 0; j < i->n_vector && i->n_vector > 1; j++) is_plain &= operands[j] != NOWHERE;
     if (LIKELY(is_plain)) {
         move_all(warp, i, access, shadow, is_load);
         return;
@@ -171,9 +167,16 @@ static void move_lanes(Warp *warp, const Instruction *i, Access *access, Shadow 
 }
 
 static void check_arena(const Access *access) {
+    uint64_t base = emulator.global.base, size = emulator.arena_bytes, bits = 0;  // the size is a power of two
+    if (LIKELY(access->mask == ALL_LANES)) {
+        for (uint32_t l = 0; l < LANES; l++) bits |= access->address[l] - base;
+    } else {
+        for (uint32_t l = 0; l < LANES; l++) bits |= access->mask >> l & 1 ? access->address[l] - base : 0;
+    }
+    if (LIKELY(bits < size)) return;
     for (uint32_t lanes = access->mask; lanes != 0; lanes &= lanes - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(lanes);
-        if (LIKELY(access->address[lane] - emulator.global.base < emulator.arena_bytes)) continue;
+        if (access->address[lane] - base < size) continue;
         char place[256];
         memory_describe(access->address[lane], place, sizeof(place));
         warp_fail(access->warp, access->instruction, lane, "access to host memory: %u bytes at 0x%llx: %s", access->n_bytes,
@@ -182,7 +185,11 @@ static void check_arena(const Access *access) {
 }
 
 static void load_or_store(Warp *warp, const Instruction *i, uint32_t mask, bool is_load) {
-    Access access = {.warp = warp, .instruction = i, .kind = is_load ? ACCESS_READ : ACCESS_WRITE, .strong = i->is_strong};
+    Access access;  // not cleared: most of it are addresses
+    access.warp = warp;
+    access.instruction = i;
+    access.kind = is_load ? ACCESS_READ : ACCESS_WRITE;
+    access.strong = i->is_strong;
     access.read_only = i->is_read_only;
     access.n_bytes = (uint32_t)i->element * i->n_vector;
     lane_addresses(warp, i, i->s[0], i->is_wide, i->immediate, access.address);
@@ -397,7 +404,12 @@ void copy_check_exit(Warp *warp, const Instruction *i, uint32_t lanes) {
 
 void load_matrix(Warp *warp, const Instruction *i) {
     const int32_t *operands = emulator.block->function->operands + i->operands;
-    Access access = {.warp = warp, .instruction = i, .kind = ACCESS_READ, .n_bytes = 16};
+    Access access;
+    access.warp = warp;
+    access.instruction = i;
+    access.kind = ACCESS_READ;
+    access.strong = access.read_only = false;
+    access.n_bytes = 16;
     access.mask = i->n_vector == 4 ? ALL_LANES : (1u << 8 * i->n_vector) - 1;
     lane_addresses(warp, i, i->s[0], i->is_wide, i->immediate, access.address);
     shadow_access(&emulator.shared, &access);

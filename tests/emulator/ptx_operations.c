@@ -23,8 +23,6 @@
 // ---------------------------------------------------------------------------------------------------------------
 // Integers
 
-__extension__ typedef unsigned __int128 Wide;
-__extension__ typedef __int128 SignedWide;
 
 #define INTEGERS(name, expression)                        \
     LANES_FUNCTION(name##_16, uint16_t, uint16_t, expression) \
@@ -231,6 +229,9 @@ LANES_FUNCTION(bfind_u32, uint32_t, uint32_t, highest_bit(a[l]))
 LANES_FUNCTION(bfind_s32, uint32_t, int32_t, highest_bit((uint32_t)(a[l] < 0 ? ~a[l] : a[l])))
 LANES_FUNCTION(bfind_u64, uint32_t, uint64_t, highest_bit(a[l]))
 LANES_FUNCTION(bfind_s64, uint32_t, int64_t, highest_bit((uint64_t)(a[l] < 0 ? ~a[l] : a[l])))
+
+LANES_FUNCTION(bfind_shift_u32, uint32_t, uint32_t, a[l] ? 31 - highest_bit(a[l]) : 0xffffffffu)
+LANES_FUNCTION(bfind_shift_u64, uint32_t, uint64_t, a[l] ? 63 - highest_bit(a[l]) : 0xffffffffu)
 
 static uint32_t dot4(uint32_t a, uint32_t b, uint32_t c, bool signed_a, bool signed_b) {
     for (int q = 0; q < 4; q++) {
@@ -467,6 +468,7 @@ static const Table TABLE[] = {
     {"clz", TYPE_B32, NULL, 4, clz_32}, {"clz", TYPE_B64, NULL, 4, clz_64},
     {"bfind", TYPE_U32, NULL, 4, bfind_u32}, {"bfind", TYPE_S32, NULL, 4, bfind_s32},
     {"bfind", TYPE_U64, NULL, 4, bfind_u64}, {"bfind", TYPE_S64, NULL, 4, bfind_s64},
+    {"bfind.shiftamt", TYPE_U32, NULL, 4, bfind_shift_u32}, {"bfind.shiftamt", TYPE_U64, NULL, 4, bfind_shift_u64},
     {"dp4a", TYPE_U32, NULL, 0, dp4a_uu}, {"dp4a", TYPE_S32, NULL, 0, dp4a_ss},
     {"slct", TYPE_S32, NULL, 0, slct_s32}, {"slct", TYPE_F32, NULL, 0, slct_f32},
     ROWS_FLOAT("rcp", rcp), ROWS_FLOAT("sqrt", sqrt), ROWS_FLOAT("rsqrt", rsqrt),

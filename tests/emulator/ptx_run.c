@@ -155,13 +155,23 @@ static void run_unpack(const Warp *warp, const Instruction *i, uint32_t mask) {
     }
 }
 
+static uint64_t product_part(uint64_t a, uint64_t b, const Instruction *i) {
+    bool is_signed = i->type == TYPE_S32 || i->type == TYPE_S64, is_high = i->mode & 16;
+    if (i->d_bytes == 4) {
+        uint64_t product = is_signed ? (uint64_t)((int64_t)(int32_t)a * (int32_t)b) : a * b;
+        return is_high ? product >> 32 : (uint32_t)product;
+    }
+    if (!is_high) return a * b;
+    return is_signed ? (uint64_t)((SignedWide)(int64_t)a * (int64_t)b >> 64) : (uint64_t)((Wide)a * b >> 64);
+}
+
 static void run_carry(Warp *warp, const Instruction *i, uint32_t mask) {
-    bool is_sub = i->mode & 1, takes = i->mode & 2, gives = i->mode & 4;
+    bool is_sub = i->mode & 1, takes = i->mode & 2, gives = i->mode & 4, is_mad = i->mode & 8;
     for (uint32_t lanes = mask; lanes != 0; lanes &= lanes - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(lanes), carry = takes ? warp->carry >> l & 1 : 0;
-        uint64_t a = 0, b = 0;
-        memcpy(&a, (char *)warp_register(warp, i->s[0]) + l * i->d_bytes, i->d_bytes);
-        memcpy(&b, (char *)warp_register(warp, i->s[1]) + l * i->d_bytes, i->d_bytes);
+        uint64_t s[3] = {0, 0, 0};
+        for (int j = 0; j < 2 + is_mad; j++) memcpy(&s[j], (char *)warp_register(warp, i->s[j]) + l * i->d_bytes, i->d_bytes);
+        uint64_t a = is_mad ? product_part(s[0], s[1], i) : s[0], b = is_mad ? s[2] : s[1];
         uint64_t d = is_sub ? a - b - carry : a + b + carry;
         if (i->d_bytes == 4) d = (uint32_t)d;
         bool out = is_sub ? a < b || (carry && a == b) : d < a || (carry && d == a);
@@ -522,7 +532,6 @@ static void warp_run(Block *block, Warp *warp) {
         }
         const Instruction *i = &code[pc];
         if (UNLIKELY(left-- == 0)) break;
-        function->executed[i->location] = 1;
         uint32_t active = mask;
         if (i->guard != NOWHERE) {
             uint32_t guard = warp->predicates[i->guard];
@@ -532,6 +541,7 @@ static void warp_run(Block *block, Warp *warp) {
                 continue;
             }
         }
+        function->executed[i->location] = 1;
         switch ((Kind)i->kind) {
         case KIND_NOTHING: break;
         case KIND_LANES: run_lanes(warp, i, active); break;

@@ -373,7 +373,17 @@ static bool uniform_is_good(Shadow *shadow, const Access *access, const Limits *
 // ---------------------------------------------------------------------------------------------------------------
 // An access of a warp
 
+// The same as pattern_of() for all lanes: loops of a fixed length.
+static Pattern pattern_of_all(const Access *access) {
+    const uint64_t *address = access->address;
+    uint64_t base = address[0], step = address[1] - base, differ = 0;
+    if (step != 0 && step != access->n_bytes) return PATTERN_SCATTERED;
+    for (uint32_t l = 0; l < LANES; l++) differ |= address[l] ^ (base + l * step);
+    return differ ? PATTERN_SCATTERED : step == 0 ? PATTERN_UNIFORM : PATTERN_RUN;
+}
+
 static Pattern pattern_of(const Access *access, uint32_t mask) {
+    if (mask == ALL_LANES) return pattern_of_all(access);
     uint32_t first = (uint32_t)__builtin_ctz(mask), rest = mask >> first, last = 31u - (uint32_t)__builtin_clz(mask);
     const uint64_t *address = access->address;
     uint64_t base = address[first];
@@ -389,9 +399,13 @@ static Pattern pattern_of(const Access *access, uint32_t mask) {
 }
 
 static void check_alignment(const Access *access) {
-    uint64_t low = access->n_bytes - 1, bad = 0;
-    for (uint32_t l = 0; l < LANES; l++) bad |= access->mask >> l & 1 ? access->address[l] & low : 0;
-    if (LIKELY(bad == 0)) return;
+    uint64_t low = access->n_bytes - 1, bits = 0;
+    if (access->mask == ALL_LANES) {
+        for (uint32_t l = 0; l < LANES; l++) bits |= access->address[l];
+    } else {
+        for (uint32_t l = 0; l < LANES; l++) bits |= access->mask >> l & 1 ? access->address[l] : 0;
+    }
+    if (LIKELY((bits & low) == 0)) return;
     for (uint32_t lanes = access->mask; lanes != 0; lanes &= lanes - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(lanes);
         if ((access->address[lane] & low) == 0) continue;
@@ -501,25 +515,33 @@ static void touch_cell(Cell *cell, Cell mine, bool is_reader, uint64_t address, 
     }
 }
 
+// The cells of a part of a page: no unordered operation has touched them; then they are this operation's.
+static void touch_part(Shadow *shadow, size_t begin, size_t end, uint32_t shift, AccessKind kind, const char *what) {
+    Cell *writer = shadow->writer[shift], *reader = shadow->reader[shift], newest = 0;
+    Cell mine = cell_of(stream_take_serials(0), 1, 0, 0, 0), stale = cell_of(stream_ordered_below(), 0, 0, 0, 0);
+    for (size_t c = begin >> shift; c < end >> shift; c++) newest = writer[c] > newest ? writer[c] : newest;
+    for (size_t c = begin >> shift; c < end >> shift && kind == ACCESS_WRITE; c++) {
+        newest = reader[c] > newest ? reader[c] : newest;
+    }
+    for (size_t c = begin >> shift; c < end >> shift && newest >= stale; c++) {
+        uint64_t place = shadow->base + (c << shift);
+        touch_cell(&writer[c], mine, false, place, kind, what);
+        if (kind == ACCESS_WRITE) touch_cell(&reader[c], mine, true, place, kind, what);
+    }
+    Cell *noted = kind == ACCESS_READ ? reader : writer;
+    for (size_t c = begin >> shift; c < end >> shift; c++) noted[c] = mine;
+}
+
 void shadow_touch_raw(uint64_t address, size_t n_bytes, AccessKind kind, const char *what) {
     Shadow *shadow = &emulator.global;
     if (n_bytes == 0 || !emulator.options.checks) return;
     size_t begin = address - shadow->base, end = begin + n_bytes;
-    Cell mine = cell_of(stream_take_serials(0), 1, 0, 0, 0), stale = cell_of(stream_ordered_below(), 0, 0, 0, 0);
     for (size_t at = begin; at < end;) {
         uint32_t size = at % 4 == 0 && end - at >= 4 ? 4 : at % 2 == 0 && end - at >= 2 ? 2 : 1;
         uint32_t shift = shift_for(shadow, at, size);
         size_t page_end = at / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES, stop = end < page_end ? end : page_end;
         stop = stop >> shift << shift;
-        Cell *writer = shadow->writer[shift], *reader = shadow->reader[shift];
-        for (size_t c = at >> shift; c < stop >> shift; c++) {
-            uint64_t place = shadow->base + (c << shift);
-            if (UNLIKELY(writer[c] >= stale)) touch_cell(&writer[c], mine, false, place, kind, what);
-            if (kind == ACCESS_WRITE && UNLIKELY(reader[c] >= stale)) {
-                touch_cell(&reader[c], mine, true, place, kind, what);
-            }
-            *(kind == ACCESS_READ ? &reader[c] : &writer[c]) = mine;
-        }
+        touch_part(shadow, at, stop, shift, kind, what);
         at = stop;
     }
     if (kind == ACCESS_WRITE) memset(shadow->state + begin, VALID, n_bytes);
@@ -528,10 +550,11 @@ void shadow_touch_raw(uint64_t address, size_t n_bytes, AccessKind kind, const c
 void shadow_touch(uint64_t address, size_t n_bytes, AccessKind kind, const char *what) {
     const Shadow *shadow = &emulator.global;
     size_t begin = address - shadow->base;
-    for (size_t i = 0; i < n_bytes && emulator.options.checks; i++) {
+    bool is_good = !emulator.options.checks || is_state_good(shadow->state + begin, n_bytes, kind == ACCESS_WRITE);
+    for (size_t i = 0; i < n_bytes && !is_good; i++) {
         int state = shadow->state[begin + i];
-        bool is_good = kind == ACCESS_WRITE ? state & 1 : state == VALID;
-        if (UNLIKELY(!is_good)) touch_fail(address + i, what, "%s", state_name(state, kind));
+        if (kind == ACCESS_WRITE ? state & 1 : state == VALID) continue;
+        touch_fail(address + i, what, "%s", state_name(state, kind));
     }
     shadow_touch_raw(address, n_bytes, kind, what);
 }
