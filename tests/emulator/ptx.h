@@ -244,6 +244,24 @@ void launch_run(void *payload);  // a Launch
 __attribute__((format(printf, 4, 5), noreturn)) void warp_fail(const Warp *warp, const Instruction *instruction,
                                                                uint32_t lane, const char *format, ...);
 
+// ptx_warp.c
+void run_lanes(const Warp *warp, const Instruction *i, uint32_t mask);
+void run_select(const Warp *warp, const Instruction *i, uint32_t mask);
+void run_compare(Warp *warp, const Instruction *i, uint32_t mask);
+void run_predicate(Warp *warp, const Instruction *i, uint32_t mask);
+void run_pack(const Warp *warp, const Instruction *i, uint32_t mask);
+void run_unpack(const Warp *warp, const Instruction *i, uint32_t mask);
+void run_carry(Warp *warp, const Instruction *i, uint32_t mask);
+void run_is_space(Warp *warp, const Instruction *i, uint32_t mask);
+void run_counter(const Warp *warp, const Instruction *i, uint32_t mask);
+// Shuffles, votes and the like: the lanes that may go on, of those that have arrived; and the instruction itself.
+uint32_t lanes_ready(const Warp *warp, const Instruction *i, uint32_t arrived);
+void run_together(Warp *warp, const Instruction *i, uint32_t mask);
+
+static inline void set_predicate(Warp *warp, int32_t d, uint32_t value, uint32_t mask) {
+    if (d != NOWHERE) warp->predicates[d] = (warp->predicates[d] & ~mask) | (value & mask);
+}
+
 // ptx_memory.c
 void memory_load(Warp *warp, const Instruction *instruction, uint32_t mask);
 void memory_store(Warp *warp, const Instruction *instruction, uint32_t mask);

@@ -2,8 +2,9 @@
 //
 //     fatbin.c           what nvcc's objects register before main(): PTX text, kernels, variables
 //     ptx_text.c         PTX text -> functions, variables, files
-//     ptx_decode.c       the text of one function -> instructions with register offsets (ptx_operations.c: the table)
-//     ptx_run.c          blocks, warps, divergence, barriers
+//     ptx_decode.c …     the text of one function -> instructions with register offsets (ptx_decoders.c: what each
+//                        means, ptx_operations.c and ptx_convert.c: arithmetic of 32 lanes)
+//     ptx_run.c          blocks, warps, divergence, barriers (ptx_warp.c: single instructions)
 //     ptx_memory.c       loads, stores, atomics, cp.async, ldmatrix
 //     shadow.c, order.c  is this access legal: state of each byte, who touched it last, what is ordered before what
 //     memory.c           device allocations, their regions, pinned host memory
