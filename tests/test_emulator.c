@@ -69,7 +69,8 @@ static void run_twin_to_the_end(void *plant) {
 static void test_leaks(void **state) {
     (void)state;
     setenv("EMULATOR_LEAKS", "1", 1);
-    expect_exit(run_twin_to_the_end, (void *)plant_named("bounds_read"), 0, "leak: 'allocation 1', 400 bytes|'allocation 2'");
+    expect_exit(run_twin_to_the_end, (void *)plant_named("bounds_read"), 0,
+                "leak: 'allocation 1', 400 bytes|'allocation 2'");
     unsetenv("EMULATOR_LEAKS");
 }
 

@@ -65,28 +65,39 @@ __global__ void scores(float *o, const __nv_bfloat16 *q, const __nv_bfloat16 *k)
     int t = threadIdx.x, lane = t % 32, warp = t / 32;
     for (int round = 0; round < 8; round++) {
         for (int i = t; i < 512; i += 128) {
-            *(uint4 *)(s + i / 8 * 72 + i % 8 * 8) = *(const uint4 *)(q + (size_t)(blockIdx.x * 8 + round) * 4096 + i * 8);
-            *(uint4 *)(u + i / 8 * 72 + i % 8 * 8) = *(const uint4 *)(k + (size_t)(blockIdx.x * 8 + round) * 4096 + i * 8);
+            *(uint4 *)(s + i / 8 * 72 + i % 8 * 8) =
+                *(const uint4 *)(q + (size_t)(blockIdx.x * 8 + round) * 4096 + i * 8);
+            *(uint4 *)(u + i / 8 * 72 + i % 8 * 8) =
+                *(const uint4 *)(k + (size_t)(blockIdx.x * 8 + round) * 4096 + i * 8);
         }
         __syncthreads();
         float d[8][4] = {};
         for (int h = 0; h < 4; h++) {
-            unsigned a[4], b[2], at = (unsigned)__cvta_generic_to_shared(s + (warp * 16 + lane % 16) * 72 + h * 16 + lane / 16 * 8);
+            unsigned a[4], b[2],
+                at = (unsigned)__cvta_generic_to_shared(s + (warp * 16 + lane % 16) * 72 + h * 16 + lane / 16 * 8);
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(at) : "memory");
+                         : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                         : "r"(at)
+                         : "memory");
             for (int j = 0; j < 8; j++) {
                 at = (unsigned)__cvta_generic_to_shared(u + (j * 8 + lane % 8) * 72 + h * 16 + lane / 8 % 2 * 8);
-                asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(b[0]), "=r"(b[1]) : "r"(at) : "memory");
-                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                             : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-                             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+                asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                             : "=r"(b[0]), "=r"(b[1])
+                             : "r"(at)
+                             : "memory");
+                asm volatile(
+                    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                    "{%0,%1,%2,%3};"
+                    : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
             }
         }
         for (int j = 0; j < 8; j++) {
             for (int r = 0; r < 4; r++) d[j][r] = exp2f(d[j][r] * 0.01f);
             for (int r = 0; r < 4; r += 2) {
                 int row = warp * 16 + lane / 4 + 8 * (r / 2), column = j * 8 + lane % 4 * 2;
-                *(float2 *)(o + ((size_t)(blockIdx.x * 8 + round) * 64 + row) * 64 + column) = make_float2(d[j][r], d[j][r + 1]);
+                *(float2 *)(o + ((size_t)(blockIdx.x * 8 + round) * 64 + row) * 64 + column) =
+                    make_float2(d[j][r], d[j][r + 1]);
             }
         }
         __syncthreads();
@@ -119,10 +130,15 @@ int main(int n_arguments, char **arguments) {
         if (cudaMalloc(&p, N * 2) != cudaSuccess) return 1;
         cudaMemset(p, 0, N * 2);
     }
-    report("layernorm", [] { layernorm<<<256, 128>>>(f[0], f[1], f[2], f[3], 1024, 768); }, wanted);
-    report("gelu", [] { gelu<<<N / 256, 256>>>(h[0], h[1], N); }, wanted);
-    report("adamw", [] { adamw<<<N / 256, 256>>>(f[0], f[1], f[2], f[3], N); }, wanted);
-    report("tiles", [] { tiles<<<dim3(8, 8), dim3(16, 16)>>>(f[0], f[1], f[2], 128); }, wanted);
-    report("scores", [] { scores<<<16, 128>>>(f[4], h[0], h[1]); }, wanted);
+    report(
+        "layernorm", [] { layernorm<<<256, 128>>>(f[0], f[1], f[2], f[3], 1024, 768); }, wanted);
+    report(
+        "gelu", [] { gelu<<<N / 256, 256>>>(h[0], h[1], N); }, wanted);
+    report(
+        "adamw", [] { adamw<<<N / 256, 256>>>(f[0], f[1], f[2], f[3], N); }, wanted);
+    report(
+        "tiles", [] { tiles<<<dim3(8, 8), dim3(16, 16)>>>(f[0], f[1], f[2], 128); }, wanted);
+    report(
+        "scores", [] { scores<<<16, 128>>>(f[4], h[0], h[1]); }, wanted);
     return 0;
 }

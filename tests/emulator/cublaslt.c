@@ -61,7 +61,9 @@ static void check_shapes(const MatmulDesc *d, const MatrixLayout *l, const char 
              (unsigned long long)l[3].columns);
     }
     for (int i = 0; i < 4; i++) {
-        if (l[i].batches != l[0].batches) fail("invalid argument: %s: batch counts of A and %s differ", call, MATRIX_NAMES[i]);
+        if (l[i].batches != l[0].batches) {
+            fail("invalid argument: %s: batch counts of A and %s differ", call, MATRIX_NAMES[i]);
+        }
     }
     int64_t extent = l[3].ld * ((int64_t)l[3].columns - 1) + (int64_t)l[3].rows;
     bool is_apart = l[3].stride >= extent || -l[3].stride >= extent;
@@ -73,19 +75,27 @@ static void check_types(const MatmulDesc *d, const MatrixLayout *l, const char *
     if (d->compute != CUBLAS_COMPUTE_32F && d->compute != CUBLAS_COMPUTE_32F_PEDANTIC && !is_tf32) {
         fail("%s: compute type %d is not emulated (CUBLAS_COMPUTE_32F is)", call, d->compute);
     }
-    if (d->scale != CUDA_R_32F) fail("invalid argument: %s: scale type %d, compute type 32F needs CUDA_R_32F", call, d->scale);
+    if (d->scale != CUDA_R_32F) {
+        fail("invalid argument: %s: scale type %d, compute type 32F needs CUDA_R_32F", call, d->scale);
+    }
     bool is_output = l[3].type == CUDA_R_32F || l[3].type == l[0].type;
     if (l[0].type != l[1].type || l[2].type != l[3].type || !is_output) {
-        fail("invalid argument: %s: types A %u, B %u, C %u, D %u don't go together", call, l[0].type, l[1].type, l[2].type,
-             l[3].type);
+        fail("invalid argument: %s: types A %u, B %u, C %u, D %u don't go together", call, l[0].type, l[1].type,
+             l[2].type, l[3].type);
     }
 }
 
 static void check_epilogue(const MatmulDesc *d, const MatrixLayout *l, const char *call) {
     switch (d->epilogue) {
-    case CUBLASLT_EPILOGUE_DEFAULT: case CUBLASLT_EPILOGUE_BIAS: case CUBLASLT_EPILOGUE_GELU:
-    case CUBLASLT_EPILOGUE_GELU_BIAS: case CUBLASLT_EPILOGUE_GELU_AUX: case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-    case CUBLASLT_EPILOGUE_DGELU: case CUBLASLT_EPILOGUE_DGELU_BGRAD: case CUBLASLT_EPILOGUE_BGRADA:
+    case CUBLASLT_EPILOGUE_DEFAULT:
+    case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_GELU:
+    case CUBLASLT_EPILOGUE_GELU_BIAS:
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+    case CUBLASLT_EPILOGUE_DGELU:
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+    case CUBLASLT_EPILOGUE_BGRADA:
     case CUBLASLT_EPILOGUE_BGRADB: break;
     default: fail("%s: epilogue %u is not emulated", call, d->epilogue);
     }
@@ -98,8 +108,8 @@ static void check_epilogue(const MatmulDesc *d, const MatrixLayout *l, const cha
         fail("invalid argument: %s: epilogue aux of type %d for D of type %u", call, d->aux_type, l[3].type);
     }
     if (d->aux_ld < (int64_t)l[3].rows || d->aux_ld % 8 != 0) {
-        fail("invalid argument: %s: epilogue aux has leading dimension %lld for %llu rows; a multiple of 8 it must be", call,
-             (long long)d->aux_ld, (unsigned long long)l[3].rows);
+        fail("invalid argument: %s: epilogue aux has leading dimension %lld for %llu rows; a multiple of 8 it must be",
+             call, (long long)d->aux_ld, (unsigned long long)l[3].rows);
     }
 }
 
@@ -107,7 +117,9 @@ static void check_problem(const MatmulDesc *d, const MatrixLayout *layouts, cons
     for (int i = 0; i < 4; i++) check_layout(&layouts[i], MATRIX_NAMES[i], call);
     bool is_plain = d->trans_a <= CUBLAS_OP_T && d->trans_b <= CUBLAS_OP_T && d->trans_c == CUBLAS_OP_N;
     if (!is_plain) fail("%s: transposition %d, %d, %d is not emulated", call, d->trans_a, d->trans_b, d->trans_c);
-    if (d->pointer_mode != CUBLASLT_POINTER_MODE_HOST) fail("%s: pointer mode %d is not emulated", call, d->pointer_mode);
+    if (d->pointer_mode != CUBLASLT_POINTER_MODE_HOST) {
+        fail("%s: pointer mode %d is not emulated", call, d->pointer_mode);
+    }
     if (d->fast_accumulation) fail("%s: fast accumulation is for fp8", call);
     check_shapes(d, layouts, call);
     check_types(d, layouts, call);
@@ -124,7 +136,8 @@ static uint64_t problem_hash(const MatmulDesc *d, const MatrixLayout *layouts) {
     MatmulDesc desc = *d;
     desc.bias = desc.aux = NULL;
     uint64_t hash = 0xcbf29ce484222325ull;
-    int32_t words[] = {desc.compute, desc.scale, desc.trans_a, desc.trans_b, (int32_t)desc.epilogue, desc.bias_type, desc.aux_type};
+    int32_t words[] = {desc.compute,           desc.scale,     desc.trans_a, desc.trans_b,
+                       (int32_t)desc.epilogue, desc.bias_type, desc.aux_type};
     hash = hash_bytes(hash, words, sizeof(words));
     hash = hash_bytes(hash, &desc.aux_ld, sizeof(desc.aux_ld));
     for (int i = 0; i < 4; i++) {
@@ -159,9 +172,9 @@ static uint8_t log2_of(uint32_t x, const char *call) {
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t result,
-                                              cublasLtMatmulPreference_t preference, int n_wanted,
-                                              cublasLtMatmulHeuristicResult_t results[], int *n_found) {
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t result, cublasLtMatmulPreference_t preference,
+                                              int n_wanted, cublasLtMatmulHeuristicResult_t results[], int *n_found) {
     API_ENTER;
     const char *call = "cublasLtMatmulAlgoGetHeuristic";
     static const uint32_t SCHEMES[] = {CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, CUBLASLT_REDUCTION_SCHEME_INPLACE,
@@ -177,9 +190,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *n_found = 0;
     for (uint32_t s = 0; s < 4 && *n_found < n_wanted; s++) {
         bool is_split = SCHEMES[s] != CUBLASLT_REDUCTION_SCHEME_NONE;
-        if (is_split && (!(p->reduction_mask & SCHEMES[s]) || k < 64 || desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT)) continue;
-        Algorithm algorithm = {.magic = ALGORITHM_MAGIC, .id = 20 + s, .splits = is_split ? 4 : 1, .scheme = SCHEMES[s],
-                               .tile = 18, .stages = 8, .problem = problem_hash(&desc, layouts)};
+        if (is_split && (!(p->reduction_mask & SCHEMES[s]) || k < 64 || desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT)) {
+            continue;
+        }
+        Algorithm algorithm = {.magic = ALGORITHM_MAGIC,
+                               .id = 20 + s,
+                               .splits = is_split ? 4 : 1,
+                               .scheme = SCHEMES[s],
+                               .tile = 18,
+                               .stages = 8,
+                               .problem = problem_hash(&desc, layouts)};
         algorithm.workspace = split_workspace(&layouts[3], algorithm.splits, algorithm.scheme);
         if (algorithm.workspace > p->workspace) continue;
         for (int i = 0; i < 4; i++) algorithm.alignment[i] = log2_of(p->alignment[i], call);
@@ -194,8 +214,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 }
 
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
-                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t result,
-                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *r) {
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t result, const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *r) {
     API_ENTER;
     const char *call = "cublasLtMatmulAlgoCheck";
     MatmulDesc desc;
@@ -236,7 +257,8 @@ static void element_set(void *base, uint32_t type, size_t i, float x) {
 static float tf32_of(float x) { return bits_float((float_bits(x) + 0x1000u) & 0xffffe000u); }
 
 // op(matrix) of one batch as fp32: `major` rows (of A: k, each m long; of B: n, each k long).
-static void unpack(float *to, const MatrixLayout *l, const char *data, bool trans, size_t n_major, size_t n_minor, bool tf32) {
+static void unpack(float *to, const MatrixLayout *l, const char *data, bool trans, size_t n_major, size_t n_minor,
+                   bool tf32) {
     for (size_t j = 0; j < n_major; j++) {
         for (size_t i = 0; i < n_minor; i++) {
             float x = element_get(data, l->type, trans ? j + i * (size_t)l->ld : i + j * (size_t)l->ld);
@@ -264,7 +286,8 @@ static float epilogue_apply(const MatmulDesc *d, uint32_t type, float v, size_t 
 }
 
 // acc[m] += sum over k of a[k][m] b[k], parts of K separately where the algorithm splits it.
-static void column_product(float *acc, float *part, const float *a, const float *b, size_t m, size_t k, const Matmul *x) {
+static void column_product(float *acc, float *part, const float *a, const float *b, size_t m, size_t k,
+                           const Matmul *x) {
     uint32_t splits = x->algorithm.splits;
     for (size_t i = 0; i < m; i++) acc[i] = 0;
     for (uint32_t s = 0; s < splits; s++) {
@@ -286,7 +309,8 @@ static void batch_product(const Matmul *x, int batch, float *scratch, float *bia
     size_t m = l[3].rows, n = l[3].columns, k = d->trans_a ? l[0].rows : l[0].columns;
     char *data[4];
     for (int i = 0; i < 4; i++) {
-        data[i] = x->pointer[i] ? memory_data(x->pointer[i]) + batch * l[i].stride * (int64_t)element_bytes(l[i].type) : NULL;
+        data[i] =
+            x->pointer[i] ? memory_data(x->pointer[i]) + batch * l[i].stride * (int64_t)element_bytes(l[i].type) : NULL;
     }
     bool tf32 = d->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     float *a = scratch, *b = a + k * m, *acc = b + n * k, *part = acc + m;
@@ -451,7 +475,9 @@ static void check_workspace(const Matmul *x, size_t n_bytes) {
 }
 
 static float scalar_of(const void *pointer, const char *name) {
-    if (!pointer || memory_is_device(pointer)) fail("invalid argument: cublasLtMatmul: %s must be in host memory", name);
+    if (!pointer || memory_is_device(pointer)) {
+        fail("invalid argument: cublasLtMatmul: %s must be in host memory", name);
+    }
     return *(const float *)pointer;
 }
 

@@ -35,9 +35,9 @@ typedef struct MatmulPreference {
 typedef struct Algorithm {
     uint32_t magic, id;
     uint32_t splits, scheme, tile, stages;
-    uint64_t problem;       // hash of what it was found for
-    uint64_t workspace;     // bytes it needs
-    uint8_t alignment[4];   // log2 of the bytes that A, B, C, D were promised to be aligned to
+    uint64_t problem;      // hash of what it was found for
+    uint64_t workspace;    // bytes it needs
+    uint8_t alignment[4];  // log2 of the bytes that A, B, C, D were promised to be aligned to
 } Algorithm;
 
 enum { ALGORITHM_MAGIC = 0x454d4c54 };

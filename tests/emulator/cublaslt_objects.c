@@ -1,6 +1,7 @@
 // cublaslt_objects.c - handles, descriptors, layouts, preferences and algorithms of the cuBLASLt stand-in.
 //
-// Invariant: an attribute that is not understood, or has the wrong size or an unknown value, is a fault; none is ignored.
+// Invariant: an attribute that is not understood, or has the wrong size or an unknown value, is a fault; none is
+// ignored.
 #include "cublaslt.h"
 
 typedef struct Object {
@@ -32,7 +33,9 @@ static Object *object_find(const void *handle) {
 void *object_checked(const void *handle, ObjectKind kind, const char *call) {
     const Object *object = object_find(handle);
     if (!object) fail("invalid argument: %s: %p is no %s, or is destroyed", call, handle, KIND_NAMES[kind]);
-    if (object->kind != kind) fail("invalid argument: %s: a %s where a %s belongs", call, KIND_NAMES[object->kind], KIND_NAMES[kind]);
+    if (object->kind != kind) {
+        fail("invalid argument: %s: a %s where a %s belongs", call, KIND_NAMES[object->kind], KIND_NAMES[kind]);
+    }
     return (void *)(uintptr_t)handle;
 }
 
@@ -53,36 +56,35 @@ typedef struct Field {
     size_t offset, n_bytes;
 } Field;
 
-#define FIELD(attribute, T, member) {attribute, offsetof(T, member), sizeof(((T *)0)->member)}
+#define FIELD(attribute, T, member) \
+    { attribute, offsetof(T, member), sizeof(((T *)0)->member) }
 
-static const Field DESC_FIELDS[] = {
-    FIELD(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, MatmulDesc, compute),
-    FIELD(CUBLASLT_MATMUL_DESC_SCALE_TYPE, MatmulDesc, scale),
-    FIELD(CUBLASLT_MATMUL_DESC_POINTER_MODE, MatmulDesc, pointer_mode),
-    FIELD(CUBLASLT_MATMUL_DESC_TRANSA, MatmulDesc, trans_a),
-    FIELD(CUBLASLT_MATMUL_DESC_TRANSB, MatmulDesc, trans_b),
-    FIELD(CUBLASLT_MATMUL_DESC_TRANSC, MatmulDesc, trans_c),
-    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE, MatmulDesc, epilogue),
-    FIELD(CUBLASLT_MATMUL_DESC_BIAS_POINTER, MatmulDesc, bias),
-    FIELD(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, MatmulDesc, bias_stride),
-    FIELD(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, MatmulDesc, bias_type),
-    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, MatmulDesc, aux),
-    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, MatmulDesc, aux_ld),
-    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, MatmulDesc, aux_stride),
-    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, MatmulDesc, aux_type),
-    FIELD(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, MatmulDesc, sm_count),
-    FIELD(CUBLASLT_MATMUL_DESC_FAST_ACCUM, MatmulDesc, fast_accumulation),
-    {-1, 0, 0}};
+static const Field DESC_FIELDS[] = {FIELD(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, MatmulDesc, compute),
+                                    FIELD(CUBLASLT_MATMUL_DESC_SCALE_TYPE, MatmulDesc, scale),
+                                    FIELD(CUBLASLT_MATMUL_DESC_POINTER_MODE, MatmulDesc, pointer_mode),
+                                    FIELD(CUBLASLT_MATMUL_DESC_TRANSA, MatmulDesc, trans_a),
+                                    FIELD(CUBLASLT_MATMUL_DESC_TRANSB, MatmulDesc, trans_b),
+                                    FIELD(CUBLASLT_MATMUL_DESC_TRANSC, MatmulDesc, trans_c),
+                                    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE, MatmulDesc, epilogue),
+                                    FIELD(CUBLASLT_MATMUL_DESC_BIAS_POINTER, MatmulDesc, bias),
+                                    FIELD(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, MatmulDesc, bias_stride),
+                                    FIELD(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, MatmulDesc, bias_type),
+                                    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, MatmulDesc, aux),
+                                    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, MatmulDesc, aux_ld),
+                                    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, MatmulDesc, aux_stride),
+                                    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, MatmulDesc, aux_type),
+                                    FIELD(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, MatmulDesc, sm_count),
+                                    FIELD(CUBLASLT_MATMUL_DESC_FAST_ACCUM, MatmulDesc, fast_accumulation),
+                                    {-1, 0, 0}};
 
-static const Field LAYOUT_FIELDS[] = {
-    FIELD(CUBLASLT_MATRIX_LAYOUT_TYPE, MatrixLayout, type),
-    FIELD(CUBLASLT_MATRIX_LAYOUT_ORDER, MatrixLayout, order),
-    FIELD(CUBLASLT_MATRIX_LAYOUT_ROWS, MatrixLayout, rows),
-    FIELD(CUBLASLT_MATRIX_LAYOUT_COLS, MatrixLayout, columns),
-    FIELD(CUBLASLT_MATRIX_LAYOUT_LD, MatrixLayout, ld),
-    FIELD(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, MatrixLayout, batches),
-    FIELD(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, MatrixLayout, stride),
-    {-1, 0, 0}};
+static const Field LAYOUT_FIELDS[] = {FIELD(CUBLASLT_MATRIX_LAYOUT_TYPE, MatrixLayout, type),
+                                      FIELD(CUBLASLT_MATRIX_LAYOUT_ORDER, MatrixLayout, order),
+                                      FIELD(CUBLASLT_MATRIX_LAYOUT_ROWS, MatrixLayout, rows),
+                                      FIELD(CUBLASLT_MATRIX_LAYOUT_COLS, MatrixLayout, columns),
+                                      FIELD(CUBLASLT_MATRIX_LAYOUT_LD, MatrixLayout, ld),
+                                      FIELD(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, MatrixLayout, batches),
+                                      FIELD(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, MatrixLayout, stride),
+                                      {-1, 0, 0}};
 
 static const Field PREFERENCE_FIELDS[] = {
     FIELD(CUBLASLT_MATMUL_PREF_SEARCH_MODE, MatmulPreference, search_mode),
@@ -96,19 +98,19 @@ static const Field PREFERENCE_FIELDS[] = {
     FIELD(CUBLASLT_MATMUL_PREF_IMPL_MASK, MatmulPreference, implementation_mask),
     {-1, 0, 0}};
 
-static const Field ALGORITHM_FIELDS[] = {
-    FIELD(CUBLASLT_ALGO_CONFIG_ID, Algorithm, id),
-    FIELD(CUBLASLT_ALGO_CONFIG_TILE_ID, Algorithm, tile),
-    FIELD(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, Algorithm, splits),
-    FIELD(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, Algorithm, scheme),
-    FIELD(CUBLASLT_ALGO_CONFIG_STAGES_ID, Algorithm, stages),
-    {-1, 0, 0}};
+static const Field ALGORITHM_FIELDS[] = {FIELD(CUBLASLT_ALGO_CONFIG_ID, Algorithm, id),
+                                         FIELD(CUBLASLT_ALGO_CONFIG_TILE_ID, Algorithm, tile),
+                                         FIELD(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, Algorithm, splits),
+                                         FIELD(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, Algorithm, scheme),
+                                         FIELD(CUBLASLT_ALGO_CONFIG_STAGES_ID, Algorithm, stages),
+                                         {-1, 0, 0}};
 
 static const Field *field_find(const Field *fields, int attribute, size_t n_bytes, const char *call) {
     while (fields->attribute != attribute && fields->attribute != -1) fields++;
     if (fields->attribute == -1) fail("%s: attribute %d is not emulated", call, attribute);
     if (n_bytes != fields->n_bytes) {
-        fail("invalid argument: %s: attribute %d was given %zu bytes, it has %zu", call, attribute, n_bytes, fields->n_bytes);
+        fail("invalid argument: %s: attribute %d was given %zu bytes, it has %zu", call, attribute, n_bytes,
+             fields->n_bytes);
     }
     return fields;
 }
@@ -138,12 +140,20 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return object_destroy(handle, OBJECT_HANDLE, "cublasLtDestroy"); }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    return object_destroy(handle, OBJECT_HANDLE, "cublasLtDestroy");
+}
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {
     API_ENTER;
-    MatmulDesc content = {.compute = compute, .scale = scale, .trans_a = CUBLAS_OP_N, .trans_b = CUBLAS_OP_N,
-                          .trans_c = CUBLAS_OP_N, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1, .aux_type = -1};
+    MatmulDesc content = {.compute = compute,
+                          .scale = scale,
+                          .trans_a = CUBLAS_OP_N,
+                          .trans_b = CUBLAS_OP_N,
+                          .trans_c = CUBLAS_OP_N,
+                          .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+                          .bias_type = -1,
+                          .aux_type = -1};
     *desc = object_new(OBJECT_DESC, &content, sizeof(content));
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -159,17 +169,18 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
     return field_set(object_checked(desc, OBJECT_DESC, call), DESC_FIELDS, (int)attribute, from, n_bytes, call);
 }
 
-cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, void *to,
-                                              size_t n_bytes, size_t *written) {
+cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                                              void *to, size_t n_bytes, size_t *written) {
     API_ENTER;
     const char *call = "cublasLtMatmulDescGetAttribute";
     return field_get(object_checked(desc, OBJECT_DESC, call), DESC_FIELDS, (int)attribute, to, n_bytes, written, call);
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t columns,
-                                          int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t ld) {
     API_ENTER;
-    MatrixLayout content = {.type = type, .order = CUBLASLT_ORDER_COL, .batches = 1, .rows = rows, .columns = columns, .ld = ld};
+    MatrixLayout content = {
+        .type = type, .order = CUBLASLT_ORDER_COL, .batches = 1, .rows = rows, .columns = columns, .ld = ld};
     *layout = object_new(OBJECT_LAYOUT, &content, sizeof(content));
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -178,18 +189,21 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     return object_destroy(layout, OBJECT_LAYOUT, "cublasLtMatrixLayoutDestroy");
 }
 
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void *from, size_t n_bytes) {
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void *from,
+                                                size_t n_bytes) {
     API_ENTER;
     const char *call = "cublasLtMatrixLayoutSetAttribute";
     return field_set(object_checked(layout, OBJECT_LAYOUT, call), LAYOUT_FIELDS, (int)attribute, from, n_bytes, call);
 }
 
-cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
-                                                void *to, size_t n_bytes, size_t *written) {
+cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, void *to, size_t n_bytes,
+                                                size_t *written) {
     API_ENTER;
     const char *call = "cublasLtMatrixLayoutGetAttribute";
-    return field_get(object_checked(layout, OBJECT_LAYOUT, call), LAYOUT_FIELDS, (int)attribute, to, n_bytes, written, call);
+    return field_get(object_checked(layout, OBJECT_LAYOUT, call), LAYOUT_FIELDS, (int)attribute, to, n_bytes, written,
+                     call);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
@@ -208,7 +222,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     size_t n_bytes) {
     API_ENTER;
     const char *call = "cublasLtMatmulPreferenceSetAttribute";
-    return field_set(object_checked(preference, OBJECT_PREFERENCE, call), PREFERENCE_FIELDS, (int)attribute, from, n_bytes, call);
+    return field_set(object_checked(preference, OBJECT_PREFERENCE, call), PREFERENCE_FIELDS, (int)attribute, from,
+                     n_bytes, call);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t preference,
@@ -216,8 +231,8 @@ cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t p
                                                     size_t n_bytes, size_t *written) {
     API_ENTER;
     const char *call = "cublasLtMatmulPreferenceGetAttribute";
-    return field_get(object_checked(preference, OBJECT_PREFERENCE, call), PREFERENCE_FIELDS, (int)attribute, to, n_bytes, written,
-                     call);
+    return field_get(object_checked(preference, OBJECT_PREFERENCE, call), PREFERENCE_FIELDS, (int)attribute, to,
+                     n_bytes, written, call);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -268,7 +283,8 @@ cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *alg
     Algorithm algorithm = algorithm_read(algo, call);
     uint64_t value = 0;
     switch (attribute) {
-    case CUBLASLT_ALGO_CAP_SPLITK_SUPPORT: case CUBLASLT_ALGO_CAP_STRIDED_BATCH_SUPPORT:
+    case CUBLASLT_ALGO_CAP_SPLITK_SUPPORT:
+    case CUBLASLT_ALGO_CAP_STRIDED_BATCH_SUPPORT:
     case CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT: value = 1; break;
     case CUBLASLT_ALGO_CAP_REDUCTION_SCHEME_MASK: value = CUBLASLT_REDUCTION_SCHEME_MASK; break;
     case CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS: value = 0; break;
@@ -278,7 +294,9 @@ cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *alg
     case CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_D_BYTES: value = 1u << algorithm.alignment[3]; break;
     default: fail("%s: attribute %d is not emulated", call, (int)attribute);
     }
-    if (n_bytes > sizeof(value)) fail("invalid argument: %s: attribute %d was given %zu bytes", call, (int)attribute, n_bytes);
+    if (n_bytes > sizeof(value)) {
+        fail("invalid argument: %s: attribute %d was given %zu bytes", call, (int)attribute, n_bytes);
+    }
     memcpy(to, &value, n_bytes);
     if (written) *written = n_bytes;
     return CUBLAS_STATUS_SUCCESS;

@@ -40,10 +40,12 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     if (!is_device(device)) return cudaErrorInvalidDevice;
     switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: *value = MOST_THREADS; break;
-    case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY: *value = 1024; break;
+    case cudaDevAttrMaxBlockDimX:
+    case cudaDevAttrMaxBlockDimY: *value = 1024; break;
     case cudaDevAttrMaxBlockDimZ: *value = 64; break;
     case cudaDevAttrMaxGridDimX: *value = INT32_MAX; break;
-    case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: *value = 65535; break;
+    case cudaDevAttrMaxGridDimY:
+    case cudaDevAttrMaxGridDimZ: *value = 65535; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = SHARED_DEFAULT; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)(major == 8 ? 163 * 1024 : SHARED_BYTES); break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int)(major == 8 ? 164 * 1024 : 228 * 1024); break;
@@ -51,16 +53,22 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
     case cudaDevAttrMaxBlocksPerMultiprocessor: *value = 32; break;
-    case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: *value = 65536; break;
+    case cudaDevAttrMaxRegistersPerBlock:
+    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = 65536; break;
     case cudaDevAttrComputeCapabilityMajor: *value = major; break;
     case cudaDevAttrComputeCapabilityMinor: *value = minor; break;
     case cudaDevAttrAsyncEngineCount: *value = 2; break;
-    case cudaDevAttrConcurrentKernels: case cudaDevAttrUnifiedAddressing: case cudaDevAttrHostRegisterSupported:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrHostRegisterSupported:
     case cudaDevAttrStreamPrioritiesSupported: *value = 1; break;
-    case cudaDevAttrClockRate: case cudaDevAttrMemoryClockRate: *value = 1000000; break;  // kHz
+    case cudaDevAttrClockRate:
+    case cudaDevAttrMemoryClockRate: *value = 1000000; break;  // kHz
     case cudaDevAttrGlobalMemoryBusWidth: *value = 5120; break;
     case cudaDevAttrL2CacheSize: *value = 40 << 20; break;
-    case cudaDevAttrCooperativeLaunch: case cudaDevAttrManagedMemory: case cudaDevAttrIntegrated:
+    case cudaDevAttrCooperativeLaunch:
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrIntegrated:
     case cudaDevAttrMemoryPoolsSupported: *value = 0; break;
     default: fail("cudaDeviceGetAttribute: attribute %d is not emulated", (int)attribute);
     }

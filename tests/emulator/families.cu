@@ -24,9 +24,11 @@
     do {                                                                                 \
         if ((call) != 0) fprintf(stderr, "%s failed\n", #call), exit(3);                 \
     } while (0)
-#define EXPECT(holds, ...)                                                               \
-    do {                                                                                 \
-        if (!(holds)) fprintf(stderr, "%s:%d: ", __FILE__, __LINE__), fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), exit(2); \
+#define EXPECT(holds, ...)                                                                                     \
+    do {                                                                                                       \
+        if (!(holds))                                                                                          \
+            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__), fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), \
+                exit(2);                                                                                       \
     } while (0)
 
 static uint64_t random_bits() {
@@ -83,11 +85,13 @@ __global__ void apply(typename O::Result *d, const typename O::Source *a, const 
     if (i < n) d[i] = O::device(a[i], b[i], c[i]);
 }
 
-static const uint64_t SPECIAL[] = {0, 1, 2, 31, 32, 33, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x3f80, 0x3c00, 0x7f80,
-    0xff80, 0x7c00, 0xfc00, 0x7fc0, 0x0001, 0x8001, 0x7f800000, 0xff800000, 0x7fc00000, 0x3f800000, 0xbf800000, 0x00000001,
-    0x80000001, 0x00800000, 0x7f7fffff, 0x80000000, 0x7fffffff, 0xffffffff, 0x4f000000, 0xcf000000, 0x3f000000, 0x3fc00000,
-    0x40200000, 0x477fe000, 0x477ff000, 0x33000000, 0x387fc000, 0x7ff0000000000000, 0x7ff8000000000000, 0x3ff0000000000000,
-    0x8000000000000000, 0x7fffffffffffffff, 0xffffffffffffffff, 0x0000000100000000, 0x41e0000000000000, 0x3810000000000000};
+static const uint64_t SPECIAL[] = {
+    0, 1, 2, 31, 32, 33, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x3f80, 0x3c00, 0x7f80, 0xff80, 0x7c00, 0xfc00,
+    0x7fc0, 0x0001, 0x8001, 0x7f800000, 0xff800000, 0x7fc00000, 0x3f800000, 0xbf800000, 0x00000001, 0x80000001,
+    0x00800000, 0x7f7fffff, 0x80000000, 0x7fffffff, 0xffffffff, 0x4f000000, 0xcf000000, 0x3f000000, 0x3fc00000,
+    0x40200000, 0x477fe000, 0x477ff000, 0x33000000, 0x387fc000, 0x7ff0000000000000, 0x7ff8000000000000,
+    0x3ff0000000000000, 0x8000000000000000, 0x7fffffffffffffff, 0xffffffffffffffff, 0x0000000100000000,
+    0x41e0000000000000, 0x3810000000000000};
 enum { N_SPECIAL = sizeof(SPECIAL) / sizeof(SPECIAL[0]), N_CASES = N_SPECIAL * N_SPECIAL + 4096 };
 
 // What to compare as: bits, or a float type whose NaNs are all alike.
@@ -191,7 +195,11 @@ OPERATION(popc_b64, 32, 64, "popc.b64 %0, %1;", __builtin_popcountll(a))
 OPERATION(clz_b32, 32, 32, "clz.b32 %0, %1;", a ? __builtin_clz(a) : 32)
 OPERATION(clz_b64, 32, 64, "clz.b64 %0, %1;", a ? __builtin_clzll(a) : 64)
 OPERATION(bfind_u32, 32, 32, "bfind.u32 %0, %1;", a ? 31 - __builtin_clz(a) : -1)
-static uint32_t reversed(uint32_t x) { uint32_t r = 0; for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i); return r; }
+static uint32_t reversed(uint32_t x) {
+    uint32_t r = 0;
+    for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i);
+    return r;
+}
 OPERATION(brev_b32, 32, 32, "brev.b32 %0, %1;", reversed(a))
 static uint32_t dot(uint32_t a, uint32_t b, uint32_t c) {
     for (int i = 0; i < 4; i++) c += (uint32_t)((int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i));
@@ -202,8 +210,10 @@ OPERATION(carry, 64, 64, "{.reg .u32 l, h, p, q, x, y; mov.b64 {l, h}, %1; mov.b
           "addc.u32 y, h, q; mov.b64 %0, {x, y};}", a + b)
 OPERATION(borrow, 64, 64, "{.reg .u32 l, h, p, q, x, y; mov.b64 {l, h}, %1; mov.b64 {p, q}, %2; sub.cc.u32 x, l, p; "
           "subc.u32 y, h, q; mov.b64 %0, {x, y};}", a - b)
-OPERATION(mad_carry, 64, 64, "{.reg .u32 l, h, p, q, x, y; mov.b64 {l, h}, %1; mov.b64 {p, q}, %2; mov.b64 {x, y}, %3; "
-          "mad.lo.cc.u32 x, l, p, x; madc.hi.u32 y, l, p, y; mad.lo.u32 y, l, q, y; mad.lo.u32 y, h, p, y; mov.b64 %0, {x, y};}",
+OPERATION(mad_carry, 64, 64,
+          "{.reg .u32 l, h, p, q, x, y; mov.b64 {l, h}, %1; mov.b64 {p, q}, %2; mov.b64 {x, y}, %3; "
+          "mad.lo.cc.u32 x, l, p, x; madc.hi.u32 y, l, p, y; mad.lo.u32 y, l, q, y; mad.lo.u32 y, h, p, y; mov.b64 %0, "
+          "{x, y};}",
           a *b + c)
 OPERATION(slct_b32, 32, 32, "slct.b32.s32 %0, %1, %2, %3;", (int32_t)c >= 0 ? a : b)
 OPERATION(setp_join, 32, 32, "{.reg .pred p, q, r; setp.lt.s32 r, %3, 0; setp.gt.and.u32 p|q, %1, %2, !r; "
@@ -215,17 +225,23 @@ static void integers() {
     COMPARE(mul_lo_u64, BITS), COMPARE(mul_lo_u16, BITS), COMPARE(mul_hi_u32, BITS), COMPARE(mul_hi_s32, BITS);
     COMPARE(mul_hi_u64, BITS), COMPARE(mul_hi_s64, BITS), COMPARE(mul_wide_u32, BITS), COMPARE(mul_wide_s32, BITS);
     COMPARE(mul_wide_s16, BITS), COMPARE(mad_lo_s32, BITS), COMPARE(mad_hi_u32, BITS), COMPARE(div_u32, BITS);
-    COMPARE(div_s32, BITS), COMPARE(rem_s64, BITS), COMPARE(rem_u32, BITS), COMPARE(min_s32, BITS), COMPARE(max_u64, BITS);
-    COMPARE(abs_s32, BITS), COMPARE(neg_s64, BITS), COMPARE(sad_u32, BITS), COMPARE(dp4a_s32, BITS), COMPARE(carry, BITS);
+    COMPARE(div_s32, BITS), COMPARE(rem_s64, BITS), COMPARE(rem_u32, BITS), COMPARE(min_s32, BITS),
+        COMPARE(max_u64, BITS);
+    COMPARE(abs_s32, BITS), COMPARE(neg_s64, BITS), COMPARE(sad_u32, BITS), COMPARE(dp4a_s32, BITS),
+        COMPARE(carry, BITS);
     COMPARE(borrow, BITS), COMPARE(mad_carry, BITS);
 }
 
 static void bits() {
-    COMPARE(and_b16, BITS), COMPARE(not_b64, BITS), COMPARE(shl_b32, BITS), COMPARE(shr_u32, BITS), COMPARE(shr_s32, BITS);
+    COMPARE(and_b16, BITS), COMPARE(not_b64, BITS), COMPARE(shl_b32, BITS), COMPARE(shr_u32, BITS),
+        COMPARE(shr_s32, BITS);
     COMPARE(shr_s64, BITS), COMPARE(shf_l_wrap, BITS), COMPARE(shf_r_clamp, BITS), COMPARE(bfe_u32, BITS);
-    COMPARE(bfe_s32, BITS), COMPARE(bfi_b32, BITS), COMPARE(bfi_b64, BITS), COMPARE(lop3_b32, BITS), COMPARE(lop3_mix, BITS);
-    COMPARE(prmt_b32, BITS), COMPARE(popc_b32, BITS), COMPARE(popc_b64, BITS), COMPARE(clz_b32, BITS), COMPARE(clz_b64, BITS);
-    COMPARE(bfind_u32, BITS), COMPARE(brev_b32, BITS), COMPARE(slct_b32, BITS), COMPARE(setp_join, BITS), COMPARE(set_u32, BITS);
+    COMPARE(bfe_s32, BITS), COMPARE(bfi_b32, BITS), COMPARE(bfi_b64, BITS), COMPARE(lop3_b32, BITS),
+        COMPARE(lop3_mix, BITS);
+    COMPARE(prmt_b32, BITS), COMPARE(popc_b32, BITS), COMPARE(popc_b64, BITS), COMPARE(clz_b32, BITS),
+        COMPARE(clz_b64, BITS);
+    COMPARE(bfind_u32, BITS), COMPARE(brev_b32, BITS), COMPARE(slct_b32, BITS), COMPARE(setp_join, BITS),
+        COMPARE(set_u32, BITS);
 }
 
 // --- floats
@@ -240,9 +256,21 @@ static float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(
 static float saturated(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
 static volatile float vf;
 OPERATION(add_f32, 32, 32, "add.rn.f32 %0, %1, %2;", b32(f32(a) + f32(b)))
-OPERATION(add_rz, 32, 32, "add.rz.f32 %0, %1, %2;", b32(rounded(FE_TOWARDZERO, [=] { volatile float x = f32(a), y = f32(b); vf = x + y; return (float)vf; })))
-OPERATION(mul_rm, 32, 32, "mul.rm.f32 %0, %1, %2;", b32(rounded(FE_DOWNWARD, [=] { volatile float x = f32(a), y = f32(b); vf = x * y; return (float)vf; })))
-OPERATION(fma_rp, 32, 32, "fma.rp.f32 %0, %1, %2, %3;", b32(rounded(FE_UPWARD, [=] { volatile float x = f32(a), y = f32(b), z = f32(c); vf = std::fma(x, y, z); return (float)vf; })))
+OPERATION(add_rz, 32, 32, "add.rz.f32 %0, %1, %2;", b32(rounded(FE_TOWARDZERO, [=] {
+              volatile float x = f32(a), y = f32(b);
+              vf = x + y;
+              return (float)vf;
+          })))
+OPERATION(mul_rm, 32, 32, "mul.rm.f32 %0, %1, %2;", b32(rounded(FE_DOWNWARD, [=] {
+              volatile float x = f32(a), y = f32(b);
+              vf = x * y;
+              return (float)vf;
+          })))
+OPERATION(fma_rp, 32, 32, "fma.rp.f32 %0, %1, %2, %3;", b32(rounded(FE_UPWARD, [=] {
+              volatile float x = f32(a), y = f32(b), z = f32(c);
+              vf = std::fma(x, y, z);
+              return (float)vf;
+          })))
 OPERATION(fma_f32, 32, 32, "fma.rn.f32 %0, %1, %2, %3;", b32(std::fma(f32(a), f32(b), f32(c))))
 OPERATION(mul_ftz, 32, 32, "mul.ftz.f32 %0, %1, %2;", b32(flushed(flushed(f32(a)) * flushed(f32(b)))))
 OPERATION(add_sat, 32, 32, "add.sat.f32 %0, %1, %2;", b32(saturated(f32(a) + f32(b))))
@@ -257,25 +285,32 @@ static float least(float a, float b) {
 }
 OPERATION(min_f32, 32, 32, "min.f32 %0, %1, %2;", b32(least(f32(a), f32(b))))
 OPERATION(max_f32, 32, 32, "max.f32 %0, %1, %2;", b32(-least(-f32(a), -f32(b))))
-OPERATION(min_nan, 32, 32, "min.NaN.f32 %0, %1, %2;", f32(a) != f32(a) || f32(b) != f32(b) ? 0x7fffffff : b32(least(f32(a), f32(b))))
+OPERATION(min_nan, 32, 32, "min.NaN.f32 %0, %1, %2;",
+          f32(a) != f32(a) || f32(b) != f32(b) ? 0x7fffffff : b32(least(f32(a), f32(b))))
 OPERATION(neg_f32, 32, 32, "neg.f32 %0, %1;", a ^ 0x80000000)
 OPERATION(abs_f32, 32, 32, "abs.f32 %0, %1;", a & 0x7fffffff)
 OPERATION(copysign_f32, 32, 32, "copysign.f32 %0, %1, %2;", (a & 0x80000000) | (b & 0x7fffffff))
-OPERATION(add_f64, 64, 64, "{.reg .f64 x, y; mov.b64 x, %1; mov.b64 y, %2; add.rn.f64 x, x, y; mov.b64 %0, x;}", b64(f64(a) + f64(b)))
-OPERATION(fma_f64, 64, 64, "{.reg .f64 x, y, z; mov.b64 x, %1; mov.b64 y, %2; mov.b64 z, %3; fma.rn.f64 x, x, y, z; mov.b64 %0, x;}",
+OPERATION(add_f64, 64, 64, "{.reg .f64 x, y; mov.b64 x, %1; mov.b64 y, %2; add.rn.f64 x, x, y; mov.b64 %0, x;}",
+          b64(f64(a) + f64(b)))
+OPERATION(fma_f64, 64, 64,
+          "{.reg .f64 x, y, z; mov.b64 x, %1; mov.b64 y, %2; mov.b64 z, %3; fma.rn.f64 x, x, y, z; mov.b64 %0, x;}",
           b64(std::fma(f64(a), f64(b), f64(c))))
-OPERATION(div_f64, 64, 64, "{.reg .f64 x, y; mov.b64 x, %1; mov.b64 y, %2; div.rn.f64 x, x, y; mov.b64 %0, x;}", b64(f64(a) / f64(b)))
+OPERATION(div_f64, 64, 64, "{.reg .f64 x, y; mov.b64 x, %1; mov.b64 y, %2; div.rn.f64 x, x, y; mov.b64 %0, x;}",
+          b64(f64(a) / f64(b)))
 OPERATION(sqrt_f64, 64, 64, "{.reg .f64 x; mov.b64 x, %1; sqrt.rn.f64 x, x; mov.b64 %0, x;}", b64(std::sqrt(f64(a))))
 
 // All comparisons of one pair in one word.
 #define TEST(op, bit) "setp." op ".f32 p, %1, %2; @p or.b32 %0, %0, " bit ";"
 OPERATION(compare_f32, 32, 32,
-          "{.reg .pred p; mov.u32 %0, 0;" TEST("eq", "1") TEST("ne", "2") TEST("lt", "4") TEST("le", "8") TEST("gt", "16")
-          TEST("ge", "32") TEST("equ", "64") TEST("neu", "128") TEST("ltu", "256") TEST("leu", "512") TEST("gtu", "1024")
-          TEST("geu", "2048") TEST("num", "4096") TEST("nan", "8192") "}",
-          f32(a) != f32(a) || f32(b) != f32(b) ? 64 | 128 | 256 | 512 | 1024 | 2048 | 8192
-          : (f32(a) == f32(b) ? 1 | 64 : 2 | 128) | (f32(a) < f32(b) ? 4 | 256 : 0) | (f32(a) <= f32(b) ? 8 | 512 : 0) |
-            (f32(a) > f32(b) ? 16 | 1024 : 0) | (f32(a) >= f32(b) ? 32 | 2048 : 0) | 4096)
+          "{.reg .pred p; mov.u32 %0, 0;" TEST("eq", "1") TEST("ne", "2") TEST("lt", "4") TEST("le", "8")
+              TEST("gt", "16") TEST("ge", "32") TEST("equ", "64") TEST("neu", "128") TEST("ltu", "256")
+                  TEST("leu", "512") TEST("gtu", "1024") TEST("geu", "2048") TEST("num", "4096")
+                      TEST("nan", "8192") "}",
+          f32(a) != f32(a) || f32(b) != f32(b)
+              ? 64 | 128 | 256 | 512 | 1024 | 2048 | 8192
+              : (f32(a) == f32(b) ? 1 | 64 : 2 | 128) | (f32(a) < f32(b) ? 4 | 256 : 0) |
+                    (f32(a) <= f32(b) ? 8 | 512 : 0) | (f32(a) > f32(b) ? 16 | 1024 : 0) |
+                    (f32(a) >= f32(b) ? 32 | 2048 : 0) | 4096)
 
 static void floats() {
     COMPARE(add_f32, AS_F32), COMPARE(add_rz, AS_F32), COMPARE(mul_rm, AS_F32), COMPARE(fma_rp, AS_F32);
@@ -287,7 +322,12 @@ static void floats() {
 }
 
 // --- conversions
-static uint16_t bf16_of(float x) { __nv_bfloat16 h = __float2bfloat16_rn(x); uint16_t bits; memcpy(&bits, &h, 2); return bits; }
+static uint16_t bf16_of(float x) {
+    __nv_bfloat16 h = __float2bfloat16_rn(x);
+    uint16_t bits;
+    memcpy(&bits, &h, 2);
+    return bits;
+}
 static uint16_t f16_of(float x) { __half h = __float2half_rn(x); uint16_t bits; memcpy(&bits, &h, 2); return bits; }
 static float of_bf16(uint16_t x) { return f32((uint32_t)x << 16); }
 static float of_f16(uint16_t x) { __half h; memcpy(&h, &x, 2); return __half2float(h); }
@@ -307,21 +347,29 @@ OPERATION(f16_rz_f32, 16, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rz.f16.f32 %0, x
 OPERATION(f16x2_f32, 32, 32, "{.reg .f32 x, y; mov.b32 x, %1; mov.b32 y, %2; cvt.rn.f16x2.f32 %0, x, y;}",
           (uint32_t)f16_of(f32(a)) << 16 | f16_of(f32(b)))
 OPERATION(f32_f16, 32, 16, "{.reg .f32 x; cvt.f32.f16 x, %1; mov.b32 %0, x;}", b32(of_f16(a)))
-OPERATION(s32_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rzi.s32.f32 %0, x;}", to_integer(std::trunc(f32(a)), 32, true, false))
-OPERATION(u32_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rpi.u32.f32 %0, x;}", to_integer(std::ceil(f32(a)), 32, false, false))
-OPERATION(s32_rni, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rni.s32.f32 %0, x;}", to_integer(std::nearbyint(f32(a)), 32, true, false))
-OPERATION(s64_f32, 64, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rmi.s64.f32 %0, x;}", to_integer(std::floor(f32(a)), 64, true, true))
-OPERATION(u8_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rzi.u8.f32 %0, x;}", to_integer(std::trunc(f32(a)), 8, false, false))
+OPERATION(s32_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rzi.s32.f32 %0, x;}",
+          to_integer(std::trunc(f32(a)), 32, true, false))
+OPERATION(u32_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rpi.u32.f32 %0, x;}",
+          to_integer(std::ceil(f32(a)), 32, false, false))
+OPERATION(s32_rni, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rni.s32.f32 %0, x;}",
+          to_integer(std::nearbyint(f32(a)), 32, true, false))
+OPERATION(s64_f32, 64, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rmi.s64.f32 %0, x;}",
+          to_integer(std::floor(f32(a)), 64, true, true))
+OPERATION(u8_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rzi.u8.f32 %0, x;}",
+          to_integer(std::trunc(f32(a)), 8, false, false))
 OPERATION(f32_s32, 32, 32, "{.reg .f32 x; cvt.rn.f32.s32 x, %1; mov.b32 %0, x;}", b32((float)(int32_t)a))
 OPERATION(f32_u32, 32, 32, "{.reg .f32 x; cvt.rn.f32.u32 x, %1; mov.b32 %0, x;}", b32((float)a))
 OPERATION(f32_u64, 32, 64, "{.reg .f32 x; cvt.rn.f32.u64 x, %1; mov.b32 %0, x;}", b32((float)a))
 OPERATION(f32_s64_rz, 32, 64, "{.reg .f32 x; cvt.rz.f32.s64 x, %1; mov.b32 %0, x;}",
           b32(rounded(FE_TOWARDZERO, [=] { volatile int64_t x = (int64_t)a; vf = (float)x; return (float)vf; })))
 OPERATION(f64_s64, 64, 64, "{.reg .f64 x; cvt.rn.f64.s64 x, %1; mov.b64 %0, x;}", b64((double)(int64_t)a))
-OPERATION(f32_f64, 32, 64, "{.reg .f64 x; .reg .f32 y; mov.b64 x, %1; cvt.rn.f32.f64 y, x; mov.b32 %0, y;}", b32((float)f64(a)))
+OPERATION(f32_f64, 32, 64, "{.reg .f64 x; .reg .f32 y; mov.b64 x, %1; cvt.rn.f32.f64 y, x; mov.b32 %0, y;}",
+          b32((float)f64(a)))
 OPERATION(f64_f32, 64, 32, "{.reg .f64 x; .reg .f32 y; mov.b32 y, %1; cvt.f64.f32 x, y; mov.b64 %0, x;}", b64(f32(a)))
-OPERATION(f32_rni_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rni.f32.f32 x, x; mov.b32 %0, x;}", b32(std::nearbyint(f32(a))))
-OPERATION(f32_sat_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.sat.f32.f32 x, x; mov.b32 %0, x;}", b32(saturated(f32(a))))
+OPERATION(f32_rni_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rni.f32.f32 x, x; mov.b32 %0, x;}",
+          b32(std::nearbyint(f32(a))))
+OPERATION(f32_sat_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.sat.f32.f32 x, x; mov.b32 %0, x;}",
+          b32(saturated(f32(a))))
 OPERATION(s16_s8, 16, 16, "cvt.s16.s8 %0, %1;", (int16_t)(int8_t)a)
 OPERATION(s64_s32, 64, 32, "cvt.s64.s32 %0, %1;", (int64_t)(int32_t)a)
 OPERATION(u32_u8, 32, 32, "cvt.u32.u8 %0, %1;", a & 255)
@@ -330,19 +378,23 @@ OPERATION(sat_s16_s64, 32, 64, "{.reg .b16 x; cvt.sat.s16.s64 x, %1; cvt.s32.s16
           (int64_t)a < -32768 ? -32768 : (int64_t)a > 32767 ? 32767 : (int64_t)a)
 OPERATION(tf32_f32, 32, 32, "{.reg .f32 x; mov.b32 x, %1; cvt.rna.tf32.f32 %0, x;}",
           (a & 0x7fffffff) >= 0x7f800000 ? a : (a + 0x1000) & 0xffffe000)
-OPERATION(f16_s32, 16, 32, "cvt.rn.f16.s32 %0, %1;", f16_of((float)(std::abs((double)(int32_t)a) > 1e6 ? std::copysign(1e6, (int32_t)a) : (int32_t)a)))
+OPERATION(f16_s32, 16, 32, "cvt.rn.f16.s32 %0, %1;",
+          f16_of((float)(std::abs((double)(int32_t)a) > 1e6 ? std::copysign(1e6, (int32_t)a) : (int32_t)a)))
 
 static void conversions() {
     COMPARE(bf16_f32, AS_BF16), COMPARE(bf16x2_f32, AS_BF16X2), COMPARE(f16_f32, AS_F16), COMPARE(f16_rz_f32, AS_F16);
     COMPARE(f16x2_f32, AS_F16X2), COMPARE(f32_f16, AS_F32), COMPARE(s32_f32, BITS), COMPARE(u32_f32, BITS);
-    COMPARE(s32_rni, BITS), COMPARE(s64_f32, BITS), COMPARE(u8_f32, BITS), COMPARE(f32_s32, BITS), COMPARE(f32_u32, BITS);
-    COMPARE(f32_u64, BITS), COMPARE(f32_s64_rz, BITS), COMPARE(f64_s64, BITS), COMPARE(f32_f64, AS_F32), COMPARE(f64_f32, AS_F64);
+    COMPARE(s32_rni, BITS), COMPARE(s64_f32, BITS), COMPARE(u8_f32, BITS), COMPARE(f32_s32, BITS),
+        COMPARE(f32_u32, BITS);
+    COMPARE(f32_u64, BITS), COMPARE(f32_s64_rz, BITS), COMPARE(f64_s64, BITS), COMPARE(f32_f64, AS_F32),
+        COMPARE(f64_f32, AS_F64);
     COMPARE(f32_rni_f32, AS_F32), COMPARE(f32_sat_f32, AS_F32), COMPARE(s16_s8, BITS), COMPARE(s64_s32, BITS);
-    COMPARE(u32_u8, BITS), COMPARE(sat_u8_s32, BITS), COMPARE(sat_s16_s64, BITS), COMPARE(tf32_f32, BITS), COMPARE(f16_s32, AS_F16);
+    COMPARE(u32_u8, BITS), COMPARE(sat_u8_s32, BITS), COMPARE(sat_s16_s64, BITS), COMPARE(tf32_f32, BITS),
+        COMPARE(f16_s32, AS_F16);
 }
 
-// --- fp16 and bf16 arithmetic. a b is exact in long double; where a b + c is not, it is moved off the value that it was
-// rounded to, towards the true one, so that rounding it again can't take it for a tie.
+// --- fp16 and bf16 arithmetic. a b is exact in long double; where a b + c is not, it is moved off the value that it
+// was rounded to, towards the true one, so that rounding it again can't take it for a tie.
 static long double sum_off_ties(long double product, long double c) {
     long double sum = product + c, part = sum - product, error = (product - (sum - part)) + (c - part);
     return error == 0 || !std::isfinite(sum) ? sum : std::nextafter(sum, error > 0 ? HUGE_VALL : -HUGE_VALL);
@@ -353,23 +405,29 @@ static float to_odd(long double x) {
     if ((long double)near == x || !std::isfinite(near) || (b32(near) & 1)) return near;
     return f32(std::fabs((long double)near) > std::fabs(x) ? b32(near) - 1 : b32(near) + 1);
 }
-OPERATION(fma_bf16, 16, 16, "fma.rn.bf16 %0, %1, %2, %3;", bf16_of(to_odd(sum_off_ties((long double)of_bf16(a) * of_bf16(b), of_bf16(c)))))
-OPERATION(fma_f16, 16, 16, "fma.rn.f16 %0, %1, %2, %3;", f16_of(to_odd(sum_off_ties((long double)of_f16(a) * of_f16(b), of_f16(c)))))
+OPERATION(fma_bf16, 16, 16, "fma.rn.bf16 %0, %1, %2, %3;",
+          bf16_of(to_odd(sum_off_ties((long double)of_bf16(a) * of_bf16(b), of_bf16(c)))))
+OPERATION(fma_f16, 16, 16, "fma.rn.f16 %0, %1, %2, %3;",
+          f16_of(to_odd(sum_off_ties((long double)of_f16(a) * of_f16(b), of_f16(c)))))
 OPERATION(add_f16, 16, 16, "add.rn.f16 %0, %1, %2;", f16_of(of_f16(a) + of_f16(b)))
 OPERATION(mul_f16, 16, 16, "mul.rn.f16 %0, %1, %2;", f16_of(of_f16(a) * of_f16(b)))
 OPERATION(max_f16, 16, 16, "max.f16 %0, %1, %2;", f16_of(-least(-of_f16(a), -of_f16(b))))
 OPERATION(max_bf16, 16, 16, "max.bf16 %0, %1, %2;", bf16_of(-least(-of_bf16(a), -of_bf16(b))))
 OPERATION(neg_bf16, 16, 16, "neg.bf16 %0, %1;", a ^ 0x8000)
 OPERATION(fma_bf16x2, 32, 32, "fma.rn.bf16x2 %0, %1, %2, %3;",
-          (uint32_t)fma_bf16::host(a >> 16, b >> 16, c >> 16) << 16 | fma_bf16::host((uint16_t)a, (uint16_t)b, (uint16_t)c))
+          (uint32_t)fma_bf16::host(a >> 16, b >> 16, c >> 16) << 16 |
+              fma_bf16::host((uint16_t)a, (uint16_t)b, (uint16_t)c))
 OPERATION(add_f16x2, 32, 32, "add.rn.f16x2 %0, %1, %2;",
           (uint32_t)add_f16::host(a >> 16, b >> 16, 0) << 16 | add_f16::host((uint16_t)a, (uint16_t)b, 0))
 static uint32_t less(float a, float b) { return a < b ? 0x3c00 : 0; }
 OPERATION(set_f16x2, 32, 32, "set.lt.f16x2.f16x2 %0, %1, %2;",
           less(of_f16(a >> 16), of_f16(b >> 16)) << 16 | less(of_f16((uint16_t)a), of_f16((uint16_t)b)))
-OPERATION(compare_f16, 32, 16, "{.reg .pred p; setp.ltu.f16 p, %1, %2; selp.u32 %0, 1, 0, p;}", !(of_f16(a) >= of_f16(b)))
-OPERATION(compare_bf16, 32, 16, "{.reg .pred p; .reg .f32 x, y; mov.b32 x, {0, %1}; mov.b32 y, {0, %2}; setp.lt.f32 p, x, y; "
-          "selp.u32 %0, 1, 0, p;}", of_bf16(a) < of_bf16(b))
+OPERATION(compare_f16, 32, 16, "{.reg .pred p; setp.ltu.f16 p, %1, %2; selp.u32 %0, 1, 0, p;}",
+          !(of_f16(a) >= of_f16(b)))
+OPERATION(compare_bf16, 32, 16,
+          "{.reg .pred p; .reg .f32 x, y; mov.b32 x, {0, %1}; mov.b32 y, {0, %2}; setp.lt.f32 p, x, y; "
+          "selp.u32 %0, 1, 0, p;}",
+          of_bf16(a) < of_bf16(b))
 
 static void short_floats() {
     COMPARE(fma_bf16, AS_BF16), COMPARE(fma_f16, AS_F16), COMPARE(add_f16, AS_F16), COMPARE(mul_f16, AS_F16);
@@ -393,7 +451,8 @@ __global__ void math_kernel(float *d, const float *x, int n) {
 
 static bool is_close(float got, double want, double units) {
     if (want != want) return got != got;
-    if (std::fabs(want) > 3.4e38 || std::fabs(want) < 1.2e-38) return std::fabs(want) > 1 ? std::isinf(got) : std::fabs(got) < 1.2e-38f;
+    if (std::fabs(want) > 3.4e38 || std::fabs(want) < 1.2e-38)
+        return std::fabs(want) > 1 ? std::isinf(got) : std::fabs(got) < 1.2e-38f;
     return std::fabs(got - want) <= units * std::fabs(want) * 0x1p-23;
 }
 
@@ -408,10 +467,13 @@ static void math() {
     for (int i = 0; i < M; i++) {
         const float *r = d + i * 8;
         double v = x[i];
-        double want[] = {std::exp2(v), std::log2(v), 1 / std::sqrt(v), std::sin(v), std::cos(v), std::tanh(v), std::exp(v)};
-        for (int q = 0; q < 7; q++) EXPECT(is_close(r[q], want[q], 1.5 + (q == 6)), "function %d of %g: %g, not %g", q, v, r[q], want[q]);
+        double want[] = {std::exp2(v), std::log2(v), 1 / std::sqrt(v), std::sin(v),
+                         std::cos(v),  std::tanh(v), std::exp(v)};
+        for (int q = 0; q < 7; q++)
+            EXPECT(is_close(r[q], want[q], 1.5 + (q == 6)), "function %d of %g: %g, not %g", q, v, r[q], want[q]);
         double sum = std::tanh(v) + std::log(v) + std::pow(v, 0.3) + std::erf(v) + std::sin((double)(x[i] * 1e6f));
-        EXPECT(sum != sum || std::isinf(sum) || std::fabs(r[7] - sum) < 1e-5, "library functions of %g: %g, not %g", v, r[7], sum);
+        EXPECT(sum != sum || std::isinf(sum) || std::fabs(r[7] - sum) < 1e-5, "library functions of %g: %g, not %g", v,
+               r[7], sum);
     }
 }
 
@@ -430,7 +492,9 @@ __global__ void warp_kernel(unsigned *o) {
     d[7] = __reduce_add_sync(~0u, v) + __reduce_max_sync(~0u, v) * 65536;
     d[8] = (unsigned)__reduce_min_sync(~0u, (int)l - 16);
     d[9] = __activemask();
-    asm volatile("{.reg .pred p; shfl.sync.down.b32 %0|p, %1, 8, 0x1f, -1; selp.u32 %0, %0, 1000, p;}" : "=r"(p) : "r"(v));
+    asm volatile("{.reg .pred p; shfl.sync.down.b32 %0|p, %1, 8, 0x1f, -1; selp.u32 %0, %0, 1000, p;}"
+                 : "=r"(p)
+                 : "r"(v));
     d[10] = p;
     if (l < 16) {
         d[11] = __shfl_xor_sync(0xffffu, v, 1) + (__activemask() == 0xffffu) * 1000;
@@ -461,7 +525,8 @@ static void warps() {
                              (l / 16 * 16 + l / 2 % 16) * 3 + 1, thirds, 1, same, sum + 94 * 65536, (unsigned)-16, ~0u,
                              l < 24 ? (l + 8) * 3 + 1 : 1000, l < 16 ? (l ^ 1) * 3 + 1 + 1000 : (l ^ 2) * 3 + 1, 1,
                              all_xor ^ 31 ^ 64, 496, (1u << l) - 1};
-        for (int q = 0; q < 16; q++) EXPECT(o[l * 16 + q] == want[q], "lane %u, value %d: %u, not %u", l, q, o[l * 16 + q], want[q]);
+        for (int q = 0; q < 16; q++)
+            EXPECT(o[l * 16 + q] == want[q], "lane %u, value %d: %u, not %u", l, q, o[l * 16 + q], want[q]);
     }
 }
 
@@ -504,8 +569,10 @@ template <int k, int kind>
 static void matrix_case() {
     uint16_t a[16 * k], b[8 * k];
     float c[128], d[128];
-    for (auto &x : a) x = kind == 0 ? bf16_of((float)(random_bits() % 64) / 8 - 4) : f16_of((float)(random_bits() % 64) / 8 - 4);
-    for (auto &x : b) x = kind == 0 ? bf16_of((float)(random_bits() % 64) / 8 - 4) : f16_of((float)(random_bits() % 64) / 8 - 4);
+    for (auto &x : a)
+        x = kind == 0 ? bf16_of((float)(random_bits() % 64) / 8 - 4) : f16_of((float)(random_bits() % 64) / 8 - 4);
+    for (auto &x : b)
+        x = kind == 0 ? bf16_of((float)(random_bits() % 64) / 8 - 4) : f16_of((float)(random_bits() % 64) / 8 - 4);
     for (auto &x : c) x = (float)(random_bits() % 64);
     float *dd = room<float>(128);
     mma_kernel<k, kind><<<1, 32>>>(dd, upload(a, 16 * k), upload(b, 8 * k), upload(c, 128));
@@ -514,10 +581,12 @@ static void matrix_case() {
         for (int n = 0; n < 8; n++) {
             double sum = c[m * 8 + n];
             for (int q = 0; q < k; q++) {
-                sum += kind == 0 ? (double)of_bf16(a[m * k + q]) * of_bf16(b[n * k + q]) : (double)of_f16(a[m * k + q]) * of_f16(b[n * k + q]);
+                sum += kind == 0 ? (double)of_bf16(a[m * k + q]) * of_bf16(b[n * k + q])
+                                 : (double)of_f16(a[m * k + q]) * of_f16(b[n * k + q]);
             }
             double bound = kind == 2 ? std::fabs(sum) * 0x1p-10 : 0;  // the numbers are short: fp32 sums are exact
-            EXPECT(std::fabs(sum - d[m * 8 + n]) <= bound, "mma k%d kind %d [%d][%d]: %g, not %g", k, kind, m, n, d[m * 8 + n], sum);
+            EXPECT(std::fabs(sum - d[m * 8 + n]) <= bound, "mma k%d kind %d [%d][%d]: %g, not %g", k, kind, m, n,
+                   d[m * 8 + n], sum);
         }
     }
 }
@@ -528,11 +597,28 @@ __global__ void ldmatrix_kernel(uint32_t *o, const uint16_t *in) {
     for (int i = threadIdx.x; i < 256; i += 32) s[i] = in[i];
     __syncwarp();
     uint32_t r[4] = {0, 0, 0, 0}, at = (uint32_t)__cvta_generic_to_shared(s + threadIdx.x * 8);
-    if (count == 1) asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(at) : "memory");
-    if (count == 2 && !trans) asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
-    if (count == 2 && trans) asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
-    if (count == 4 && !trans) asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
-    if (count == 4 && trans) asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    if (count == 1)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(at) : "memory");
+    if (count == 2 && !trans)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1])
+                     : "r"(at)
+                     : "memory");
+    if (count == 2 && trans)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1])
+                     : "r"(at)
+                     : "memory");
+    if (count == 4 && !trans)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
+    if (count == 4 && trans)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
     for (int q = 0; q < 4; q++) o[threadIdx.x * 4 + q] = r[q];
 }
 
@@ -557,7 +643,8 @@ static void ldmatrix_case() {
 
 static void matrices() {
     matrix_case<16, 0>(), matrix_case<16, 1>(), matrix_case<16, 2>(), matrix_case<8, 0>();
-    ldmatrix_case<1, false>(), ldmatrix_case<2, false>(), ldmatrix_case<2, true>(), ldmatrix_case<4, false>(), ldmatrix_case<4, true>();
+    ldmatrix_case<1, false>(), ldmatrix_case<2, false>(), ldmatrix_case<2, true>(), ldmatrix_case<4, false>(),
+        ldmatrix_case<4, true>();
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -571,7 +658,9 @@ __global__ void copy_kernel(uint32_t *o, const uint32_t *in) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at + l * 4), "l"(in + l) : "memory");
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(at + 128 + l * 8), "l"(in + 32 + l * 2) : "memory");
     asm volatile("cp.async.commit_group;" ::: "memory");
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at + 384 + l * 16), "l"(in + 96 + l * 4), "r"(few) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at + 384 + l * 16),
+                 "l"(in + 96 + l * 4), "r"(few)
+                 : "memory");
     asm volatile("cp.async.commit_group;" ::: "memory");
     asm volatile("cp.async.wait_group 1;" ::: "memory");
     __syncwarp();
@@ -621,7 +710,8 @@ __global__ void symbols_kernel(float *o, Argument argument, char one, double two
     float *generic = t % 2 ? fixed : dynamic;
     if (t % 3 == 0) generic = local;
     atomicAdd(&counter, 1);
-    o[t] = generic[t % 3 == 0 ? t % 6 : t] + table[t % 4] + (float)constants[t % 3] + argument.pointer[t % 2] + one + (float)two + pointer_to_table[3];
+    o[t] = generic[t % 3 == 0 ? t % 6 : t] + table[t % 4] + (float)constants[t % 3] + argument.pointer[t % 2] + one +
+           (float)two + pointer_to_table[3];
 }
 
 static void memory() {
@@ -640,7 +730,13 @@ static void memory() {
     static uchar4 x[32];
     static float4 v[32];
     for (int i = 0; i < 32; i++) {
-        m[i] = {(int8_t)(i - 16), (uint8_t)(i * 8 + 7), (int16_t)(i * -1000), (uint16_t)(i * 999), i * -77777, random_bits(), i * 0.25};
+        m[i] = {(int8_t)(i - 16),
+                (uint8_t)(i * 8 + 7),
+                (int16_t)(i * -1000),
+                (uint16_t)(i * 999),
+                i * -77777,
+                random_bits(),
+                i * 0.25};
         w[2 * i] = {i * 1.0f, i * 2.0f}, w[2 * i + 1] = {i * 3.0f, i * 4.0f};
         x[i] = {(uint8_t)i, (uint8_t)(i + 200), 255, 0};
     }
@@ -650,8 +746,9 @@ static void memory() {
     widths_kernel<<<1, 32>>>(dr, upload(m, 32), dv, upload(w, 64), upload(x, 32));
     download(r, dr, 32), download(v, dv, 32);
     for (int i = 0; i < 32; i++) {
-        bool is_same = r[i].a == (int8_t)(m[i].a * 2) && r[i].b == (uint8_t)(m[i].b + 1) && r[i].c == (int16_t)(m[i].c - 1) &&
-                       r[i].d == (uint16_t)(m[i].d * 3) && r[i].e == -m[i].e && r[i].f == m[i].f * 5 && r[i].g == m[i].g / 2;
+        bool is_same = r[i].a == (int8_t)(m[i].a * 2) && r[i].b == (uint8_t)(m[i].b + 1) &&
+                       r[i].c == (int16_t)(m[i].c - 1) && r[i].d == (uint16_t)(m[i].d * 3) && r[i].e == -m[i].e &&
+                       r[i].f == m[i].f * 5 && r[i].g == m[i].g / 2;
         EXPECT(is_same, "loads and stores of all widths, thread %d", i);
         EXPECT(v[i].y == w[2 * i].y + x[i].y && v[i].z == w[2 * i + 1].x + 255, "vectors, thread %d", i);
     }
@@ -705,9 +802,12 @@ static void atomics() {
     download(u, du, 11), download(s, ds, 2), download(w, dw, 2), download(&f, df, 1), download(&g, dg, 1);
     unsigned all = 0;
     for (unsigned t = 0; t < 96; t++) all ^= t;
-    EXPECT(u[0] == 95 * 96 / 2 && u[1] == 99 && u[2] == 3 && u[3] == ~0u && u[4] == 0xffff0000 && u[5] == all, "atomics of 32 bits");
-    EXPECT(u[6] == 96 % 10 && u[7] == 4 && u[8] == 192 && u[9] == 42 && u[10] == 96, "inc %u dec %u cas %u shared %u", u[6], u[7], u[8], u[10]);
-    EXPECT(s[0] == -50 && s[1] == 45 && w[0] == (95ull * 96 / 2) << 32 && w[1] == 95 && f == 48 && g == 24, "other atomics");
+    EXPECT(u[0] == 95 * 96 / 2 && u[1] == 99 && u[2] == 3 && u[3] == ~0u && u[4] == 0xffff0000 && u[5] == all,
+           "atomics of 32 bits");
+    EXPECT(u[6] == 96 % 10 && u[7] == 4 && u[8] == 192 && u[9] == 42 && u[10] == 96, "inc %u dec %u cas %u shared %u",
+           u[6], u[7], u[8], u[10]);
+    EXPECT(s[0] == -50 && s[1] == 45 && w[0] == (95ull * 96 / 2) << 32 && w[1] == 95 && f == 48 && g == 24,
+           "other atomics");
     EXPECT(emulator_counts().float_atomics == 6, "float atomics counted: %d", (int)emulator_counts().float_atomics);
 }
 
@@ -743,7 +843,8 @@ __global__ void control_kernel(float *o, const int *in) {
 }
 
 __global__ void barriers_kernel(int *o) {
-    int t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z), b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    int t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z),
+        b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
     int n = blockDim.x * blockDim.y * blockDim.z;
     int count = __syncthreads_count(t % 3 == 0), all = __syncthreads_and(t >= 0), some = __syncthreads_or(t == 5);
     // Producer and consumer with named barriers: the first warp arrives, the second waits.
@@ -771,7 +872,8 @@ static void control() {
         int n = in[t];
         for (int i = 0; i < n && i <= 20 + (i % 3 == 1); i++) if (i % 3 != 1) sum[t] += i % 2 ? i : -i;
         float nest = n % 7 > 3 ? std::ldexp((float)n, n % 7) + 1 : -(float)n;
-        float cases[8] = {1, (float)std::sin((double)n), nest, (float)(n * n), -3, 12, (float)(n / 3) + (float)(n % 5), 100};
+        float cases[8] = {1,  (float)std::sin((double)n),      nest, (float)(n * n), -3,
+                          12, (float)(n / 3) + (float)(n % 5), 100};
         x[t] = cases[n % 8];
         if (n % 8 == 7) sum[t] = -sum[t];
     }
@@ -784,7 +886,9 @@ static void control() {
     barriers_kernel<<<dim3(3, 2, 2), dim3(8, 4, 3)>>>(dr);
     download(r, dr, 12 * 96);
     for (int b = 0; b < 12; b++) {
-        for (int t = 0; t < 96; t++) EXPECT(r[b * 96 + t] == 32 + 300000 + (t == 40 ? b * 3000 : 0), "barriers, block %d thread %d: %d", b, t, r[b * 96 + t]);
+        for (int t = 0; t < 96; t++)
+            EXPECT(r[b * 96 + t] == 32 + 300000 + (t == 40 ? b * 3000 : 0), "barriers, block %d thread %d: %d", b, t,
+                   r[b * 96 + t]);
     }
 }
 
@@ -859,7 +963,8 @@ static void runtime() {
     CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
     EXPECT(milliseconds >= 0, "time");
     EmulatorCounts counts = emulator_counts();
-    EXPECT(counts.launches == 1 && counts.copies == 2 && counts.device_synchronisations == 0 && counts.allocations == 0, "counts");
+    EXPECT(counts.launches == 1 && counts.copies == 2 && counts.device_synchronisations == 0 && counts.allocations == 0,
+           "counts");
     CHECK(cudaMemcpy2DAsync(host, 40, x, 80, 20, 5, cudaMemcpyDeviceToHost, stream));
     EXPECT(host[0] == 0.5f && host[14] == 24.5f && host[5] == 0, "2D copy: %g", host[14]);
     CHECK(cudaStreamDestroy(stream));
@@ -869,7 +974,8 @@ static void runtime() {
 }
 
 #define FAMILY(name) {"family_" #name, name}
-const Family FAMILIES[] = {FAMILY(integers), FAMILY(bits), FAMILY(floats), FAMILY(conversions), FAMILY(short_floats), FAMILY(math),
-                           FAMILY(warps), FAMILY(matrices), FAMILY(memory), FAMILY(atomics), FAMILY(control), FAMILY(printing),
+const Family FAMILIES[] = {FAMILY(integers),     FAMILY(bits),    FAMILY(floats),  FAMILY(conversions),
+                           FAMILY(short_floats), FAMILY(math),    FAMILY(warps),   FAMILY(matrices),
+                           FAMILY(memory),       FAMILY(atomics), FAMILY(control), FAMILY(printing),
                            FAMILY(runtime)};
 const int N_FAMILIES = sizeof(FAMILIES) / sizeof(FAMILIES[0]);

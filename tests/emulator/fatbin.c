@@ -75,8 +75,8 @@ char __cudaInitModule(void **handle) {
     return 1;
 }
 
-void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int thread_limit, uint3 *tid,
-                            uint3 *bid, dim3 *block, dim3 *grid, int *warp_size) {
+void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int thread_limit,
+                            uint3 *tid, uint3 *bid, dim3 *block, dim3 *grid, int *warp_size) {
     (void)device, (void)thread_limit, (void)tid, (void)bid, (void)block, (void)grid, (void)warp_size;
     emulator.host_functions = grown(emulator.host_functions, emulator.n_host_functions, sizeof(Registered));
     emulator.host_functions[emulator.n_host_functions++] = (Registered){(size_t)(void *)handle - 1, host, name};

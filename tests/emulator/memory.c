@@ -33,11 +33,13 @@ void memory_start(void) {
     while (emulator.arena_bytes < emulator.options.memory_bytes * ARENA_FACTOR) emulator.arena_bytes *= 2;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *arena = mmap(NULL, emulator.arena_bytes, PROT_NONE, flags, -1, 0);
-    void *lines = mmap(NULL, emulator.arena_bytes / LINE_BYTES * sizeof(uint32_t), PROT_READ | PROT_WRITE, flags, -1, 0);
+    void *lines =
+        mmap(NULL, emulator.arena_bytes / LINE_BYTES * sizeof(uint32_t), PROT_READ | PROT_WRITE, flags, -1, 0);
     if (arena == MAP_FAILED || lines == MAP_FAILED) fail("no address space for %zu bytes", emulator.arena_bytes);
     emulator.region_of = lines;
     emulator.arena_used = RED_ZONE;
-    shadow_create(&emulator.global, "global", (uint64_t)(uintptr_t)arena, emulator.arena_bytes, emulator.arena_bytes, true);
+    shadow_create(&emulator.global, "global", (uint64_t)(uintptr_t)arena, emulator.arena_bytes, emulator.arena_bytes,
+                  true);
     emulator.regions = grown(NULL, 0, sizeof(Region));
     memset(&emulator.regions[0], 0, sizeof(Region));
     emulator.n_regions = 1;
@@ -60,12 +62,11 @@ uint64_t memory_allocate(size_t n_bytes, const char *name, bool is_variable) {
     if (taken + RED_ZONE > emulator.arena_bytes - emulator.arena_used) {
         fail("the emulator is out of device addresses; EMULATOR_MEMORY sets the size of the device");
     }
-    Allocation allocation = {.base = emulator.global.base + emulator.arena_used, .n_bytes = n_bytes,
-                             .is_variable = is_variable};
+    Allocation allocation = {
+        .base = emulator.global.base + emulator.arena_used, .n_bytes = n_bytes, .is_variable = is_variable};
     snprintf(allocation.name, sizeof(allocation.name), "%s", name);
     if (!is_variable) {
-        snprintf(allocation.name, sizeof(allocation.name), "allocation %llu",
-                 (unsigned long long)++emulator.n_named);
+        snprintf(allocation.name, sizeof(allocation.name), "allocation %llu", (unsigned long long)++emulator.n_named);
         emulator.counts.allocations++;
     }
     emulator.arena_used += taken + RED_ZONE;
@@ -112,7 +113,8 @@ void memory_check(const void *pointer, size_t n_bytes, const char *what) {
     char place[256];
     memory_describe(address, place, sizeof(place));
     if (allocation->freed) fail("use after free: %s: %p: %s", what, pointer, place);
-    if (address - allocation->base > allocation->n_bytes || n_bytes > allocation->n_bytes - (address - allocation->base)) {
+    if (address - allocation->base > allocation->n_bytes ||
+        n_bytes > allocation->n_bytes - (address - allocation->base)) {
         fail("invalid argument: %s: %zu bytes at %p reach beyond the allocation: %s", what, n_bytes, pointer, place);
     }
 }
@@ -222,7 +224,8 @@ void memory_describe(uint64_t address, char *text, size_t n_text) {
     if (is_first) allocation = &emulator.allocations[0];
     if (!allocation) {
         bool is_pinned = memory_is_pinned((void *)(uintptr_t)address, 1);
-        snprintf(text, n_text, "%s", is_pinned ? "pinned host memory" : "no device memory at all: a host or wild pointer");
+        snprintf(text, n_text, "%s",
+                 is_pinned ? "pinned host memory" : "no device memory at all: a host or wild pointer");
         return;
     }
     const Allocation *next = allocation + !is_first;
@@ -237,7 +240,8 @@ void memory_describe(uint64_t address, char *text, size_t n_text) {
         snprintf(text, n_text, "%llu bytes before '%s' (%zu bytes)", (unsigned long long)(next->base - address),
                  next->name, next->n_bytes);
     } else {
-        snprintf(text, n_text, "%lld bytes past the end of '%s' (%zu bytes)", past, allocation->name, allocation->n_bytes);
+        snprintf(text, n_text, "%lld bytes past the end of '%s' (%zu bytes)", past, allocation->name,
+                 allocation->n_bytes);
     }
 }
 

@@ -44,7 +44,7 @@ typedef struct SeenList {
 } SeenList;
 
 typedef struct Release {
-    Cell self;           // the atomic
+    Cell self;            // the atomic
     uint32_t *published;  // for each thread of the block: its accesses until this time; NULL: nothing was fenced
     SeenList acquired;
 } Release;
@@ -60,12 +60,12 @@ typedef struct Order {
     uint32_t own_serial;    // the block's first; it takes another when its time runs out
     uint32_t serial, time;
     uint32_t n_warps;
-    bool has_fences;         // the kernel contains a fence: publishing is followed
-    bool has_fenced;         // some thread of the block has done so
+    bool has_fences;          // the kernel contains a fence: publishing is followed
+    bool has_fenced;          // some thread of the block has done so
     bool has_named_barriers;  // some warps may synchronise without the others
-    bool is_whole;           // neither that, nor some lanes of a warp without the others
-    Cell stale;              // cells below are ordered before the launch
-    Cell safe[MOST_WARPS];   // cells of the block below are ordered before what the warp does now
+    bool is_whole;            // neither that, nor some lanes of a warp without the others
+    Cell stale;               // cells below are ordered before the launch
+    Cell safe[MOST_WARPS];    // cells of the block below are ordered before what the warp does now
     uint32_t known[MOST_WARPS][MOST_WARPS];
     bool has_lanes[MOST_WARPS];
     uint32_t lane_known[MOST_WARPS][LANES][LANES];

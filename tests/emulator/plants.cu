@@ -643,7 +643,8 @@ static void launch_shared(bool bug) {
     finish();
 }
 static void shared_most(bool bug) {
-    CHECK(cudaFuncSetAttribute(dynamic_shared_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bug ? 200000 : 163840));
+    CHECK(cudaFuncSetAttribute(dynamic_shared_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               bug ? 200000 : 163840));
 }
 __global__ void __launch_bounds__(64) bounded_kernel(float *o) { o[threadIdx.x] = 1; }
 static void launch_bounds(bool bug) {
@@ -871,7 +872,8 @@ static void product_check(Product *p) {
     for (int j = 0; j < 40; j++) {
         for (int i = 0; i < 96; i++) {
             double sum = __bfloat162float(b[i]);
-            for (int k = 0; k < 64; k++) sum += (double)__bfloat162float(w[i * 64 + k]) * __bfloat162float(x[j * 64 + k]);
+            for (int k = 0; k < 64; k++)
+                sum += (double)__bfloat162float(w[i * 64 + k]) * __bfloat162float(x[j * 64 + k]);
             double difference = sum - __bfloat162float(y[j * 96 + i]);
             expect(difference < 0.01 && difference > -0.01, "product");
         }
@@ -983,10 +985,13 @@ static void product_destroyed(bool bug) {
 #define PLANT(name, words) {#name, name, words}
 
 const Plant PLANTS[] = {
-    PLANT(bounds_read, "out-of-bounds read|0 bytes past the end of 'allocation 1' (400 bytes)|copy(float*|plants.cu:|thread (100,0,0)"),
+    PLANT(bounds_read,
+          "out-of-bounds read|0 bytes past the end of 'allocation 1' (400 bytes)|copy(float*|plants.cu:|thread "
+          "(100,0,0)"),
     PLANT(bounds_write, "out-of-bounds write|0 bytes past the end of 'allocation 2'|thread (100,0,0)"),
     PLANT(bounds_before, "out-of-bounds read|4 bytes before 'allocation 1'"),
-    PLANT(shared_bounds, "out-of-bounds write|byte 256 of the block's static shared memory (256 bytes)|thread (63,0,0)"),
+    PLANT(shared_bounds,
+          "out-of-bounds write|byte 256 of the block's static shared memory (256 bytes)|thread (63,0,0)"),
     PLANT(dynamic_shared_bounds, "out-of-bounds write|byte 256 of the block's dynamic shared memory (256 bytes)"),
     PLANT(local_bounds, "out-of-bounds read|local memory (32 bytes)"),
     PLANT(local_fresh, "uninitialised read|local memory"),
@@ -1010,7 +1015,8 @@ const Plant PLANTS[] = {
     PLANT(race_named_barrier, "race between threads|read of byte|written by thread"),
     PLANT(race_bytes, "race between threads|write of byte 0 of 'allocation 1'"),
     PLANT(race_global, "race between threads|of 'allocation 1'|by thread"),
-    PLANT(read_only, "read-only load|const __restrict__|of what the same launch has written|byte 252 of 'allocation 1'"),
+    PLANT(read_only,
+          "read-only load|const __restrict__|of what the same launch has written|byte 252 of 'allocation 1'"),
     PLANT(race_blocks, "race between blocks|of another block of this launch|sum_kernel"),
     PLANT(last_block_release, "race between blocks|read of byte"),
     PLANT(last_block_acquire, "race between blocks|read of byte"),

@@ -1,7 +1,7 @@
 // products.cu - the cuBLASLt stand-in against naive products: types, transpositions, batches, epilogues, splits.
 //
-// Invariant: the expected value is worked out in double from the rounded inputs; the bound is the output's unit roundoff
-// and what fp32 sums of so many terms may err.
+// Invariant: the expected value is worked out in double from the rounded inputs; the bound is the output's unit
+// roundoff and what fp32 sums of so many terms may err.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -17,9 +17,9 @@
 #include "emulator.h"
 #include "plants.h"
 
-#define CHECK(call)                                                                      \
-    do {                                                                                 \
-        if ((call) != 0) fprintf(stderr, "%s failed\n", #call), exit(3);                 \
+#define CHECK(call)                                                      \
+    do {                                                                 \
+        if ((call) != 0) fprintf(stderr, "%s failed\n", #call), exit(3); \
     } while (0)
 
 typedef std::vector<double> Numbers;
@@ -78,8 +78,8 @@ typedef struct Case {
 
 static void expect_near(const char *what, const Case *c, double got, double want, double bound) {
     if (std::fabs(got - want) <= bound) return;
-    fprintf(stderr, "%s of %dx%dx%d, types %d %d, epilogue %d: %.9g, not %.9g (bound %g)\n", what, c->m, c->n, c->k, (int)c->in,
-            (int)c->out, (int)c->epilogue, got, want, bound);
+    fprintf(stderr, "%s of %dx%dx%d, types %d %d, epilogue %d: %.9g, not %.9g (bound %g)\n", what, c->m, c->n, c->k,
+            (int)c->in, (int)c->out, (int)c->epilogue, got, want, bound);
     exit(2);
 }
 
@@ -117,11 +117,13 @@ static void run(const Case c) {
     set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, paux);
     set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)ldx);
     set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, (int64_t)sx);
-    cublasLtMatrixLayout_t la = layout(c.in, ra, ca, lda, c.batches, (int64_t)sa), lb = layout(c.in, rb, cb, ldb, c.batches, (int64_t)sb);
+    cublasLtMatrixLayout_t la = layout(c.in, ra, ca, lda, c.batches, (int64_t)sa),
+                           lb = layout(c.in, rb, cb, ldb, c.batches, (int64_t)sb);
     cublasLtMatrixLayout_t ld = layout(c.out, c.m, c.n, ldd, c.batches, (int64_t)sd);
     CHECK(cublasLtMatmulPreferenceCreate(&preference));
     uint64_t most = 1 << 20;
-    CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof(most)));
+    CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
+                                               sizeof(most)));
     CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &c.schemes, 4));
     cublasLtMatmulHeuristicResult_t found[4];
     int n_found;
@@ -130,11 +132,13 @@ static void run(const Case c) {
     float alpha = 0.5f;
     CHECK(cublasLtMatmul(handle, desc, &alpha, pa, la, pb, lb, &c.beta, pd, ld, pd, ld, &found[0].algo, workspace,
                          found[0].workspaceSize, 0));
-    Numbers got = fetch(c.out, pd, d.size()), got_aux = fetch(c.out, paux, aux.size()), got_bias = fetch(c.out, pbias, bias.size());
+    Numbers got = fetch(c.out, pd, d.size()), got_aux = fetch(c.out, paux, aux.size()),
+            got_bias = fetch(c.out, pbias, bias.size());
     uint32_t splits, scheme;
     size_t written;
     CHECK(cublasLtMatmulAlgoConfigGetAttribute(&found[0].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, 4, &written));
-    CHECK(cublasLtMatmulAlgoConfigGetAttribute(&found[0].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, 4, &written));
+    CHECK(cublasLtMatmulAlgoConfigGetAttribute(&found[0].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, 4,
+                                               &written));
     double rounding = splits > 1 && scheme != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE ? 8 : 1;
     Numbers gradient(bias.size());
     for (int batch = 0; batch < c.batches; batch++) {
@@ -149,10 +153,13 @@ static void run(const Case c) {
                 size_t at = batch * sd + i + (size_t)j * ldd, at_aux = batch * sx + i + (size_t)j * ldx;
                 double v = 0.5 * sum + (c.beta != 0 ? c.beta * d[at] : 0), bound = size * 0x1p-20;
                 if (c.epilogue & CUBLASLT_EPILOGUE_BIAS) v += bias[i];
-                bool writes_aux = c.epilogue == CUBLASLT_EPILOGUE_GELU_AUX || c.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+                bool writes_aux =
+                    c.epilogue == CUBLASLT_EPILOGUE_GELU_AUX || c.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
                 if (writes_aux) expect_near("aux", &c, got_aux[at_aux], v, bound + unit(c.out) * std::fabs(v));
                 if (c.epilogue & CUBLASLT_EPILOGUE_GELU) v = gelu(v);
-                if (c.epilogue == CUBLASLT_EPILOGUE_DGELU || c.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) v *= gelu_slope(aux[at_aux]);
+                if (c.epilogue == CUBLASLT_EPILOGUE_DGELU || c.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
+                    v *= gelu_slope(aux[at_aux]);
+                }
                 if (c.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) gradient[i] += v;
                 bound = (bound + 1e-8) * rounding + rounding * unit(c.out) * (std::fabs(v) + (rounding > 1 ? size : 0));
                 expect_near("product", &c, got[at], v, bound);

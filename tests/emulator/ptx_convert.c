@@ -43,7 +43,9 @@ static inline uint64_t extended(uint64_t value, Type type) {
 
 static uint64_t saturated(uint64_t value, Type from, Type to) {
     uint32_t bits = (uint32_t)type_bytes(to) * 8;
-    uint64_t most = is_signed(to) ? ((uint64_t)1 << (bits - 1)) - 1 : bits == 64 ? ~(uint64_t)0 : ((uint64_t)1 << bits) - 1;
+    uint64_t most = is_signed(to) ? ((uint64_t)1 << (bits - 1)) - 1
+                    : bits == 64  ? ~(uint64_t)0
+                                  : ((uint64_t)1 << bits) - 1;
     bool negative = is_signed(from) && (int64_t)value < 0;
     if (negative && !is_signed(to)) return 0;
     if (negative) return (int64_t)value < -(int64_t)most - 1 ? (uint64_t)(-(int64_t)most - 1) : value;

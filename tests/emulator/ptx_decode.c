@@ -43,10 +43,10 @@ int32_t constant(Decoder *d, uint64_t value, uint8_t n_bytes, bool is_dynamic_sh
 }
 
 static const char *const SPECIAL_NAMES[24] = {
-    "%tid.x",       "%tid.y",       "%tid.z",       "%ntid.x",      "%ntid.y",      "%ntid.z",
-    "%ctaid.x",     "%ctaid.y",     "%ctaid.z",     "%nctaid.x",    "%nctaid.y",    "%nctaid.z",
-    "%laneid",      "%warpid",      "%nwarpid",     "%lanemask_eq", "%lanemask_le", "%lanemask_lt",
-    "%lanemask_ge", "%lanemask_gt", "%smid",        "%nsmid",       "%gridid",      "%dynamic_smem_size"};
+    "%tid.x",       "%tid.y",       "%tid.z",   "%ntid.x",      "%ntid.y",      "%ntid.z",
+    "%ctaid.x",     "%ctaid.y",     "%ctaid.z", "%nctaid.x",    "%nctaid.y",    "%nctaid.z",
+    "%laneid",      "%warpid",      "%nwarpid", "%lanemask_eq", "%lanemask_le", "%lanemask_lt",
+    "%lanemask_ge", "%lanemask_gt", "%smid",    "%nsmid",       "%gridid",      "%dynamic_smem_size"};
 
 static int special_find(Text name) {
     for (int i = 0; i < 24; i++) {
@@ -295,9 +295,9 @@ static void classify_part(Statement *s, Text part) {
     static const struct {
         const char *name;
         Space space;
-    } NAMES[] = {{"global", SPACE_GLOBAL}, {"const", SPACE_CONST}, {"shared", SPACE_SHARED}, {"local", SPACE_LOCAL},
-                 {"param", SPACE_PARAM}, {"shared::cta", SPACE_SHARED}, {"param::entry", SPACE_PARAM},
-                 {"param::func", SPACE_PARAM}};
+    } NAMES[] = {{"global", SPACE_GLOBAL},      {"const", SPACE_CONST},      {"shared", SPACE_SHARED},
+                 {"local", SPACE_LOCAL},        {"param", SPACE_PARAM},      {"shared::cta", SPACE_SHARED},
+                 {"param::entry", SPACE_PARAM}, {"param::func", SPACE_PARAM}};
     Type type = type_named(part);
     if (type != TYPE_NONE) {
         if (s->n_types < 3) s->types[s->n_types++] = type;

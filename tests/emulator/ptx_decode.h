@@ -1,5 +1,5 @@
-// ptx_decode.h - what the two halves of the decoder share: ptx_decode.c reads names and statements, ptx_decoders.c knows
-// the instructions.
+// ptx_decode.h - what the two halves of the decoder share: ptx_decode.c reads names and statements, ptx_decoders.c
+// knows the instructions.
 //
 // Invariant: what is not understood in full, modifiers included, is a fault that names the instruction and its line.
 #ifndef PTX_DECODE_H

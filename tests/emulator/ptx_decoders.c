@@ -89,8 +89,10 @@ static void decode_logic(Decoder *d) {
         return;
     }
     char c = s->parts[0].start[0];
-    decode_predicates(d, c == 'a' ? KIND_PREDICATE_AND : c == 'o' ? KIND_PREDICATE_OR
-                         : c == 'x' ? KIND_PREDICATE_XOR : KIND_PREDICATE_NOT);
+    decode_predicates(d, c == 'a'   ? KIND_PREDICATE_AND
+                         : c == 'o' ? KIND_PREDICATE_OR
+                         : c == 'x' ? KIND_PREDICATE_XOR
+                                    : KIND_PREDICATE_NOT);
 }
 
 static void decode_pack(Decoder *d, bool is_pack) {
@@ -306,9 +308,13 @@ static void decode_load_store(Decoder *d) {
         i.space = is_variable ? SPACE_LOCAL : SPACE_PARAM;
         i.flag = true;  // no check whether it was written
     }
-    if (is_release) emit(d, (Instruction){.kind = KIND_FENCE, .guard = i.guard, .guard_negated = i.guard_negated, .mode = 1});
+    if (is_release) {
+        emit(d, (Instruction){.kind = KIND_FENCE, .guard = i.guard, .guard_negated = i.guard_negated, .mode = 1});
+    }
     emit(d, i);
-    if (is_acquire) emit(d, (Instruction){.kind = KIND_FENCE, .guard = i.guard, .guard_negated = i.guard_negated, .mode = 1});
+    if (is_acquire) {
+        emit(d, (Instruction){.kind = KIND_FENCE, .guard = i.guard, .guard_negated = i.guard_negated, .mode = 1});
+    }
     d->function->has_fences |= is_release || is_acquire;
 }
 
@@ -474,8 +480,11 @@ static void decode_barrier(Decoder *d) {
     allow_rest(d, " sync arrive red popc and or aligned cta ");
     Instruction i = begin(d, KIND_BARRIER);
     bool is_red = has_rest(s, "red");
-    i.mode = has_rest(s, "arrive") ? BARRIER_ARRIVE : !is_red ? BARRIER_SYNC : has_rest(s, "popc") ? BARRIER_POPC
-             : has_rest(s, "and") ? BARRIER_AND : BARRIER_OR;
+    i.mode = has_rest(s, "arrive") ? BARRIER_ARRIVE
+             : !is_red             ? BARRIER_SYNC
+             : has_rest(s, "popc") ? BARRIER_POPC
+             : has_rest(s, "and")  ? BARRIER_AND
+                                   : BARRIER_OR;
     size_t first = is_red ? 1 : 0, n = s->n_operands - first - (is_red ? 1 : 0);
     if (n < 1 || n > 2) decode_fail(d, "operands");
     i.s[0] = source(d, s->operands[first], 4, NULL);
@@ -604,7 +613,8 @@ static void decode_call(Decoder *d) {
         }
         i.n_operands = (uint32_t)n_arguments;
         i.d = result.n > 2 && symbol_value(d, text_trim((Text){result.start + 1, result.n - 2}), &value, &unused)
-                  ? (int32_t)value : NOWHERE;
+                  ? (int32_t)value
+                  : NOWHERE;
         emit(d, i);
         return;
     }
@@ -622,7 +632,9 @@ static void decode_call(Decoder *d) {
         names[n_names++] = (Name){.kind = NAME_LOCAL, .name = callee->parameters[j].name, .address = (uint32_t)value};
     }
     if (callee->result.n_bytes > 0) {
-        if (!symbol_value(d, text_trim((Text){result.start + 1, result.n - 2}), &value, &unused)) decode_fail(d, "result");
+        if (!symbol_value(d, text_trim((Text){result.start + 1, result.n - 2}), &value, &unused)) {
+            decode_fail(d, "result");
+        }
         names[n_names++] = (Name){.kind = NAME_LOCAL, .name = callee->result.name, .address = (uint32_t)value};
     }
     scope_open(d);
@@ -644,18 +656,53 @@ static const struct {
     const char *name;
     void (*decode)(Decoder *d);
 } DECODERS[] = {
-    {"mov", decode_mov}, {"and", decode_logic}, {"or", decode_logic}, {"xor", decode_logic}, {"not", decode_logic},
-    {"add", decode_carry}, {"addc", decode_carry}, {"sub", decode_carry}, {"subc", decode_carry},
-    {"mad", decode_carry}, {"madc", decode_carry},
-    {"setp", decode_setp}, {"set", decode_set}, {"selp", decode_selp}, {"cvt", decode_cvt}, {"cvta", decode_cvta},
-    {"isspacep", decode_isspacep}, {"ld", decode_load_store}, {"ldu", decode_load_store}, {"st", decode_load_store},
-    {"atom", decode_atomic}, {"red", decode_atomic}, {"cp", decode_copy}, {"ldmatrix", decode_ldmatrix},
-    {"mma", decode_mma}, {"bra", decode_branch}, {"brx", decode_branch}, {"ret", decode_exit}, {"exit", decode_exit},
-    {"trap", decode_trap}, {"brkpt", decode_trap}, {"bar", decode_barrier}, {"barrier", decode_barrier},
-    {"membar", decode_fence}, {"fence", decode_fence}, {"shfl", decode_shuffle}, {"vote", decode_vote},
-    {"match", decode_match}, {"redux", decode_redux}, {"activemask", decode_activemask}, {"call", decode_call},
-    {"nanosleep", decode_yield}, {"prefetch", decode_nothing}, {"prefetchu", decode_nothing},
-    {"createpolicy", decode_nothing}, {"griddepcontrol", decode_nothing}, {"pmevent", decode_nothing},
+    {"mov", decode_mov},
+    {"and", decode_logic},
+    {"or", decode_logic},
+    {"xor", decode_logic},
+    {"not", decode_logic},
+    {"add", decode_carry},
+    {"addc", decode_carry},
+    {"sub", decode_carry},
+    {"subc", decode_carry},
+    {"mad", decode_carry},
+    {"madc", decode_carry},
+    {"setp", decode_setp},
+    {"set", decode_set},
+    {"selp", decode_selp},
+    {"cvt", decode_cvt},
+    {"cvta", decode_cvta},
+    {"isspacep", decode_isspacep},
+    {"ld", decode_load_store},
+    {"ldu", decode_load_store},
+    {"st", decode_load_store},
+    {"atom", decode_atomic},
+    {"red", decode_atomic},
+    {"cp", decode_copy},
+    {"ldmatrix", decode_ldmatrix},
+    {"mma", decode_mma},
+    {"bra", decode_branch},
+    {"brx", decode_branch},
+    {"ret", decode_exit},
+    {"exit", decode_exit},
+    {"trap", decode_trap},
+    {"brkpt", decode_trap},
+    {"bar", decode_barrier},
+    {"barrier", decode_barrier},
+    {"membar", decode_fence},
+    {"fence", decode_fence},
+    {"shfl", decode_shuffle},
+    {"vote", decode_vote},
+    {"match", decode_match},
+    {"redux", decode_redux},
+    {"activemask", decode_activemask},
+    {"call", decode_call},
+    {"nanosleep", decode_yield},
+    {"prefetch", decode_nothing},
+    {"prefetchu", decode_nothing},
+    {"createpolicy", decode_nothing},
+    {"griddepcontrol", decode_nothing},
+    {"pmevent", decode_nothing},
 };
 
 void (*decoder_find(Text mnemonic))(Decoder *d) {

@@ -25,7 +25,8 @@ static void lane_addresses(const Warp *warp, const Instruction *i, int32_t base,
 static bool is_in_window(uint64_t address, uint64_t window) { return address - window < WINDOW_BYTES; }
 
 // The lanes whose addresses are in shared and in local memory; the rest is global.
-static void split_lanes(const Instruction *i, const uint64_t *address, uint32_t mask, uint32_t *shared, uint32_t *local) {
+static void split_lanes(const Instruction *i, const uint64_t *address, uint32_t mask, uint32_t *shared,
+                        uint32_t *local) {
     *shared = i->space == SPACE_SHARED ? mask : 0;
     *local = i->space == SPACE_LOCAL ? mask : 0;
     if (i->space != SPACE_GENERIC) return;
@@ -58,7 +59,9 @@ static char *local_place(const Warp *warp, const Instruction *i, uint32_t lane, 
         warp_fail(warp, i, lane, "out-of-bounds %s: %u bytes at byte %u of the thread's local memory (%u bytes)",
                   kind == ACCESS_READ ? "read" : "write", n_bytes, offset, size);
     }
-    if (offset % n_bytes != 0 && !i->flag) warp_fail(warp, i, lane, "misaligned access: %u bytes of local memory", n_bytes);
+    if (offset % n_bytes != 0 && !i->flag) {
+        warp_fail(warp, i, lane, "misaligned access: %u bytes of local memory", n_bytes);
+    }
     uint8_t *state = warp->local_state + (size_t)lane * size + offset;
     for (uint32_t b = 0; b < n_bytes; b++) {
         if (kind == ACCESS_READ && state[b] != VALID && !i->flag && emulator.options.checks) {
@@ -114,27 +117,27 @@ static void store_lane(const Warp *warp, const Instruction *i, uint32_t lane, ch
 }
 
 // All lanes, elements as wide as the registers.
-#define MOVE_ALL(T)                                                                                       \
-    for (int j = 0; j < i->n_vector; j++) {                                                               \
-        T *lanes = warp_register(warp, operands[j]);                                                      \
-        const uint64_t *address = access->address;                                                        \
-        char *part = data + (size_t)j * sizeof(T);                                                        \
-        size_t step = i->n_vector;                                                                        \
-        if (access->pattern == PATTERN_RUN && is_load) {                                                  \
-            T *from = (T *)(void *)(part + (address[0] - base));                                          \
-            if (step == 1) {                                                                              \
-                memcpy(lanes, from, LANES * sizeof(T));                                                   \
-            } else {                                                                                      \
-                for (int l = 0; l < LANES; l++) lanes[l] = from[(size_t)l * step];                        \
-            }                                                                                             \
-        } else if (access->pattern == PATTERN_RUN) {                                                      \
-            T *to = (T *)(void *)(part + (address[0] - base));                                            \
-            for (int l = 0; l < LANES; l++) to[(size_t)l * step] = lanes[l];                              \
-        } else if (is_load) {                                                                             \
-            for (int l = 0; l < LANES; l++) memcpy(&lanes[l], part + (address[l] - base), sizeof(T));     \
-        } else {                                                                                          \
-            for (int l = 0; l < LANES; l++) memcpy(part + (address[l] - base), &lanes[l], sizeof(T));     \
-        }                                                                                                 \
+#define MOVE_ALL(T)                                                                                   \
+    for (int j = 0; j < i->n_vector; j++) {                                                           \
+        T *lanes = warp_register(warp, operands[j]);                                                  \
+        const uint64_t *address = access->address;                                                    \
+        char *part = data + (size_t)j * sizeof(T);                                                    \
+        size_t step = i->n_vector;                                                                    \
+        if (access->pattern == PATTERN_RUN && is_load) {                                              \
+            T *from = (T *)(void *)(part + (address[0] - base));                                      \
+            if (step == 1) {                                                                          \
+                memcpy(lanes, from, LANES * sizeof(T));                                               \
+            } else {                                                                                  \
+                for (int l = 0; l < LANES; l++) lanes[l] = from[(size_t)l * step];                    \
+            }                                                                                         \
+        } else if (access->pattern == PATTERN_RUN) {                                                  \
+            T *to = (T *)(void *)(part + (address[0] - base));                                        \
+            for (int l = 0; l < LANES; l++) to[(size_t)l * step] = lanes[l];                          \
+        } else if (is_load) {                                                                         \
+            for (int l = 0; l < LANES; l++) memcpy(&lanes[l], part + (address[l] - base), sizeof(T)); \
+        } else {                                                                                      \
+            for (int l = 0; l < LANES; l++) memcpy(part + (address[l] - base), &lanes[l], sizeof(T)); \
+        }                                                                                             \
     }
 
 static void move_all(const Warp *warp, const Instruction *i, const Access *access, const Shadow *shadow, bool is_load) {
@@ -179,8 +182,8 @@ static void check_arena(const Access *access) {
         if (access->address[lane] - base < size) continue;
         char place[256];
         memory_describe(access->address[lane], place, sizeof(place));
-        warp_fail(access->warp, access->instruction, lane, "access to host memory: %u bytes at 0x%llx: %s", access->n_bytes,
-                  (unsigned long long)access->address[lane], place);
+        warp_fail(access->warp, access->instruction, lane, "access to host memory: %u bytes at 0x%llx: %s",
+                  access->n_bytes, (unsigned long long)access->address[lane], place);
     }
 }
 
@@ -222,7 +225,8 @@ void memory_load_parameter(Warp *warp, const Instruction *i, uint32_t mask) {
     lane_addresses(warp, i, i->s[0], i->is_wide, i->immediate, address);
     for (int l = 0; l < LANES; l++) differ |= address[l] ^ address[0];
     size_t n_bytes = (size_t)i->element * i->n_vector;
-    if (differ == 0 && mask == ALL_LANES && i->element == i->d_bytes && address[0] + n_bytes <= launch->function->parameter_bytes) {
+    if (differ == 0 && mask == ALL_LANES && i->element == i->d_bytes &&
+        address[0] + n_bytes <= launch->function->parameter_bytes) {
         for (int j = 0; j < i->n_vector; j++) {
             uint64_t value = bytes_get(launch->parameters + address[0] + (size_t)j * i->element, i->element);
             if (operands[j] != NOWHERE) lanes_fill(warp_register(warp, operands[j]), value, i->d_bytes);
@@ -356,8 +360,8 @@ void copy_async(Warp *warp, const Instruction *i, uint32_t mask) {
         shadow_set_state(&emulator.shared, to.address[lane], i->n_vector, PENDING);
         memset(shadow_data(&emulator.shared, to.address[lane]), 0xff, i->n_vector);
         warp->copies = grown(warp->copies, warp->n_copies, sizeof(PendingCopy));
-        warp->copies[warp->n_copies++] = (PendingCopy){to.address[lane], from[lane], i->n_vector, n_source,
-                                                       warp->group[lane], lane, i};
+        warp->copies[warp->n_copies++] =
+            (PendingCopy){to.address[lane], from[lane], i->n_vector, n_source, warp->group[lane], lane, i};
     }
     if (all.mask == 0) return;
     check_arena(&all);
@@ -365,7 +369,10 @@ void copy_async(Warp *warp, const Instruction *i, uint32_t mask) {
 }
 
 static void copy_land(Warp *warp, const PendingCopy *copy) {
-    Access to = {.warp = warp, .instruction = copy->instruction, .kind = ACCESS_WRITE, .n_bytes = copy->n_bytes,
+    Access to = {.warp = warp,
+                 .instruction = copy->instruction,
+                 .kind = ACCESS_WRITE,
+                 .n_bytes = copy->n_bytes,
                  .mask = 1u << copy->lane};
     to.address[copy->lane] = copy->to;
     shadow_access(&emulator.shared, &to);
@@ -439,7 +446,8 @@ static const char *generic_data(const Warp *warp, uint32_t lane, uint64_t addres
 }
 
 // One conversion of a format; arguments lie aligned to their size. Returns where the next argument begins.
-static size_t print_one(const Warp *warp, uint32_t lane, const char *spec, size_t n_spec, const char *arguments, size_t at) {
+static size_t print_one(const Warp *warp, uint32_t lane, const char *spec, size_t n_spec, const char *arguments,
+                        size_t at) {
     char format[64], kind = spec[n_spec - 1];
     snprintf(format, sizeof(format), "%.*s", (int)n_spec, spec);
     bool is_wide = strchr("aAeEfFgGsp", kind) || strchr(format, 'l') || strchr(format, 'z') || strchr(format, 'j');

@@ -418,8 +418,10 @@ void lanes_fill(void *d, uint64_t value, size_t n_bytes) {
 // ---------------------------------------------------------------------------------------------------------------
 // The table
 
-#define ROWS_INTEGER(name, f) {name, TYPE_B16, NULL, 0, f##_16}, {name, TYPE_B32, NULL, 0, f##_32}, {name, TYPE_B64, NULL, 0, f##_64}
-#define ROWS_SIGNED(name, f) {name, TYPE_S16, NULL, 0, f##_s16}, {name, TYPE_S32, NULL, 0, f##_s32}, {name, TYPE_S64, NULL, 0, f##_s64}
+#define ROWS_INTEGER(name, f) \
+    {name, TYPE_B16, NULL, 0, f##_16}, {name, TYPE_B32, NULL, 0, f##_32}, { name, TYPE_B64, NULL, 0, f##_64 }
+#define ROWS_SIGNED(name, f) \
+    {name, TYPE_S16, NULL, 0, f##_s16}, {name, TYPE_S32, NULL, 0, f##_s32}, { name, TYPE_S64, NULL, 0, f##_s64 }
 #define ROWS_SHIFT(name, T, f) \
     {name, TYPE_##T##16, "*4", 0, f##16}, {name, TYPE_##T##32, "*4", 0, f##32}, {name, TYPE_##T##64, "*4", 0, f##64}
 #define ROWS_FLOAT(name, f) {name, TYPE_F32, NULL, 0, f##_f32}, {name, TYPE_F64, NULL, 0, f##_f64}

@@ -62,7 +62,9 @@ static void barrier_arrive(Block *block, Warp *warp, const Instruction *i, uint3
     uint32_t id = ((uint32_t *)warp_register(warp, i->s[0]))[lane];
     uint32_t threads = i->s[1] == NOWHERE ? 0 : ((uint32_t *)warp_register(warp, i->s[1]))[lane];
     if (id > 15) warp_fail(warp, i, lane, "barrier %u: there are 16", id);
-    if (threads % LANES != 0) warp_fail(warp, i, lane, "barrier for %u threads: not a multiple of the warp size", threads);
+    if (threads % LANES != 0) {
+        warp_fail(warp, i, lane, "barrier for %u threads: not a multiple of the warp size", threads);
+    }
     if (i->mode >= BARRIER_POPC) {
         uint32_t value = warp->predicates[i->s[2]];
         if (i->flag) value = ~value;
@@ -136,8 +138,8 @@ static bool barriers_complete(Block *block) {
         }
         if (waiting == 0) continue;
         uint32_t arrived = waiting | block->named[id].arrived_warps;
-        bool is_complete = expected == 0 ? (arrived & live) == live
-                                         : (uint32_t)__builtin_popcount(arrived) * LANES >= expected;
+        bool is_complete =
+            expected == 0 ? (arrived & live) == live : (uint32_t)__builtin_popcount(arrived) * LANES >= expected;
         if (!is_complete) continue;
         if (expected == 0) barrier_check(block, waiting, first);
         barrier_complete(block, id, waiting);
@@ -158,7 +160,9 @@ static void check_exit(const Warp *warp, const Instruction *i, uint32_t mask) {
         const Instruction *other = &emulator.block->function->code[fragment->pc];
         uint32_t lane = (uint32_t)__builtin_ctz(fragment->mask), wanted = ALL_LANES;
         bool is_barrier = other->kind == KIND_BARRIER;
-        if (!is_barrier) wanted = ((uint32_t *)warp_register(warp, other->kind == KIND_SYNCWARP ? other->s[0] : other->s[3]))[lane];
+        if (!is_barrier) {
+            wanted = ((uint32_t *)warp_register(warp, other->kind == KIND_SYNCWARP ? other->s[0] : other->s[3]))[lane];
+        }
         if (!(wanted & mask)) continue;
         char where[512];
         report_location(emulator.block->function, i->location, where, sizeof(where));
@@ -195,13 +199,15 @@ __attribute__((noreturn)) static void warp_stuck(const Block *block, const Warp 
                       warp->fragments[f].mask, where);
         if (!first || i->kind == KIND_BARRIER) first = i;
     }
-    warp_fail(warp, first, (uint32_t)__builtin_ctz(warp->live), "%s: lanes of warp %u wait for lanes that don't come: %s",
+    warp_fail(warp, first, (uint32_t)__builtin_ctz(warp->live),
+              "%s: lanes of warp %u wait for lanes that don't come: %s",
               first->kind == KIND_BARRIER ? "divergent barrier" : "divergent warp function", warp->index, places);
 }
 
 static void check_together(const Warp *warp, const Instruction *i, uint32_t mask) {
     if (mask == warp->live && mask == ALL_LANES) return;
-    warp_fail(warp, i, (uint32_t)__builtin_ctz(mask), "divergent warp function: all 32 lanes must be here, mask 0x%08x", mask);
+    warp_fail(warp, i, (uint32_t)__builtin_ctz(mask), "divergent warp function: all 32 lanes must be here, mask 0x%08x",
+              mask);
 }
 
 __attribute__((noreturn)) static void run_assert(const Warp *warp, const Instruction *i, uint32_t mask) {
@@ -236,7 +242,9 @@ static uint32_t branch_index(Warp *warp, const Instruction *i, uint32_t mask) {
     const uint32_t *index = warp_register(warp, i->s[0]);
     for (uint32_t lanes = mask; lanes != 0; lanes &= lanes - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(lanes);
-        if (index[l] >= i->n_operands) warp_fail(warp, i, l, "branch table of %u entries, index %u", i->n_operands, index[l]);
+        if (index[l] >= i->n_operands) {
+            warp_fail(warp, i, l, "branch table of %u entries, index %u", i->n_operands, index[l]);
+        }
         fragment_add(warp, (uint32_t)targets[index[l]], 1u << l, false);
     }
     return 0;
@@ -276,7 +284,10 @@ static void warp_run(Block *block, Warp *warp) {
         case KIND_LANES: run_lanes(warp, i, active); break;
         case KIND_COMPARE: run_compare(warp, i, active); break;
         case KIND_SELECT: run_select(warp, i, active); break;
-        case KIND_PREDICATE_MOVE: case KIND_PREDICATE_NOT: case KIND_PREDICATE_AND: case KIND_PREDICATE_OR:
+        case KIND_PREDICATE_MOVE:
+        case KIND_PREDICATE_NOT:
+        case KIND_PREDICATE_AND:
+        case KIND_PREDICATE_OR:
         case KIND_PREDICATE_XOR: run_predicate(warp, i, active); break;
         case KIND_PACK: run_pack(warp, i, active); break;
         case KIND_UNPACK: run_unpack(warp, i, active); break;
@@ -316,9 +327,7 @@ static void warp_run(Block *block, Warp *warp) {
             check_together(warp, i, active);
             mma_run(warp, i);
             break;
-        case KIND_BRANCH:
-            pc = branch(warp, pc, i->target, active, &mask, &limit);
-            continue;
+        case KIND_BRANCH: pc = branch(warp, pc, i->target, active, &mask, &limit); continue;
         case KIND_BRANCH_INDEX:
             if (mask & ~active) fragment_add(warp, pc + 1, mask & ~active, false);
             branch_index(warp, i, active);
@@ -334,7 +343,11 @@ static void warp_run(Block *block, Warp *warp) {
             turn -= left;
             left = 0;
             break;
-        case KIND_SHUFFLE: case KIND_VOTE: case KIND_MATCH: case KIND_REDUCE: case KIND_SYNCWARP: {
+        case KIND_SHUFFLE:
+        case KIND_VOTE:
+        case KIND_MATCH:
+        case KIND_REDUCE:
+        case KIND_SYNCWARP: {
             uint32_t arrived = warp->n_fragments > 0 ? fragment_collect(warp, pc, active) : active;
             uint32_t ready = lanes_ready(warp, i, arrived);
             if (ready != 0) run_together(warp, i, ready);
@@ -426,7 +439,9 @@ static void warp_begin(const Block *block, Warp *warp) {
     warp->carry = 0;
     warp->n_copies = 0;
     memset(warp->group, 0, sizeof(warp->group));
-    if (block->function->local_bytes > 0) memset(warp->local_state, FRESH, (size_t)block->function->local_bytes * LANES);
+    if (block->function->local_bytes > 0) {
+        memset(warp->local_state, FRESH, (size_t)block->function->local_bytes * LANES);
+    }
     for (uint32_t i = 0; i < 3; i++) set_special(block, warp, 6 + (int)i, special_block, i);
 }
 
@@ -450,7 +465,9 @@ static void block_run(Block *block) {
         if (!is_live) return;
         if (!barriers_complete(block) && !is_running) {
             const Warp *warp = NULL;
-            for (uint32_t w = 0; w < block->n_warps && !warp; w++) warp = block->warps[w].live ? &block->warps[w] : NULL;
+            for (uint32_t w = 0; w < block->n_warps && !warp; w++) {
+                warp = block->warps[w].live ? &block->warps[w] : NULL;
+            }
             warp_fail(warp, warp->barrier_instruction, (uint32_t)__builtin_ctz(warp->live),
                       "barrier that never completes: warps of the block wait for threads that don't come");
         }

@@ -57,10 +57,10 @@ static const struct {
     const char *name;
     size_t n_bytes;
 } TYPE_TABLE[TYPES] = {
-    [TYPE_NONE] = {"", 0},    [TYPE_PRED] = {"pred", 0}, [TYPE_B8] = {"b8", 1},       [TYPE_B16] = {"b16", 2},
-    [TYPE_B32] = {"b32", 4},  [TYPE_B64] = {"b64", 8},   [TYPE_U8] = {"u8", 1},       [TYPE_U16] = {"u16", 2},
-    [TYPE_U32] = {"u32", 4},  [TYPE_U64] = {"u64", 8},   [TYPE_S8] = {"s8", 1},       [TYPE_S16] = {"s16", 2},
-    [TYPE_S32] = {"s32", 4},  [TYPE_S64] = {"s64", 8},   [TYPE_F16] = {"f16", 2},     [TYPE_F16X2] = {"f16x2", 4},
+    [TYPE_NONE] = {"", 0},     [TYPE_PRED] = {"pred", 0},     [TYPE_B8] = {"b8", 1},   [TYPE_B16] = {"b16", 2},
+    [TYPE_B32] = {"b32", 4},   [TYPE_B64] = {"b64", 8},       [TYPE_U8] = {"u8", 1},   [TYPE_U16] = {"u16", 2},
+    [TYPE_U32] = {"u32", 4},   [TYPE_U64] = {"u64", 8},       [TYPE_S8] = {"s8", 1},   [TYPE_S16] = {"s16", 2},
+    [TYPE_S32] = {"s32", 4},   [TYPE_S64] = {"s64", 8},       [TYPE_F16] = {"f16", 2}, [TYPE_F16X2] = {"f16x2", 4},
     [TYPE_BF16] = {"bf16", 2}, [TYPE_BF16X2] = {"bf16x2", 4}, [TYPE_F32] = {"f32", 4}, [TYPE_F64] = {"f64", 8},
     [TYPE_TF32] = {"tf32", 4},
 };
@@ -230,7 +230,9 @@ static void module_add_variable(Module *module, Text text) {
     Text head = {text.start, equals};
     Variable variable = {.module = module, .space = SPACE_GENERIC};
     for (int i = 0; i < 3; i++) {
-        if (memmem(head.start, head.n, SPACES_OF[i].word, strlen(SPACES_OF[i].word))) variable.space = SPACES_OF[i].space;
+        if (memmem(head.start, head.n, SPACES_OF[i].word, strlen(SPACES_OF[i].word))) {
+            variable.space = SPACES_OF[i].space;
+        }
     }
     if (variable.space == SPACE_GENERIC) return;
     Type type;
@@ -272,7 +274,8 @@ static size_t skip_braces(const char *text, size_t n, size_t i) {
             while (i < n && text[i] != '\n') i++;
         }
         if (text[i] == '"') {
-            for (i++; i < n && text[i] != '"'; i++) {}
+            for (i++; i < n && text[i] != '"'; i++) {
+            }
         }
         if (text[i] == '{') depth++;
         if (text[i] == '}' && --depth == 0) return i;

@@ -116,7 +116,9 @@ void run_carry(Warp *warp, const Instruction *i, uint32_t mask) {
     for (uint32_t lanes = mask; lanes != 0; lanes &= lanes - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(lanes), carry = takes ? warp->carry >> l & 1 : 0;
         uint64_t s[3] = {0, 0, 0};
-        for (int j = 0; j < 2 + is_mad; j++) memcpy(&s[j], (char *)warp_register(warp, i->s[j]) + l * i->d_bytes, i->d_bytes);
+        for (int j = 0; j < 2 + is_mad; j++) {
+            memcpy(&s[j], (char *)warp_register(warp, i->s[j]) + l * i->d_bytes, i->d_bytes);
+        }
         uint64_t a = is_mad ? product_part(s[0], s[1], i) : s[0], b = is_mad ? s[2] : s[1];
         uint64_t d = is_sub ? a - b - carry : a + b + carry;
         if (i->d_bytes == 4) d = (uint32_t)d;
@@ -131,7 +133,9 @@ void run_is_space(Warp *warp, const Instruction *i, uint32_t mask) {
     uint32_t result = 0;
     for (int l = 0; l < LANES; l++) {
         bool is_shared = a[l] - SHARED_WINDOW < WINDOW_BYTES, is_local = a[l] - LOCAL_WINDOW < WINDOW_BYTES;
-        bool is_it = i->space == SPACE_SHARED ? is_shared : i->space == SPACE_LOCAL ? is_local : !is_shared && !is_local;
+        bool is_it = i->space == SPACE_SHARED  ? is_shared
+                     : i->space == SPACE_LOCAL ? is_local
+                                               : !is_shared && !is_local;
         result |= (uint32_t)is_it << l;
     }
     set_predicate(warp, i->d, result, mask);
@@ -153,7 +157,8 @@ uint32_t lanes_ready(const Warp *warp, const Instruction *i, uint32_t arrived) {
     for (uint32_t lanes = arrived; lanes != 0; lanes &= lanes - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(lanes);
         if (!(masks[l] >> l & 1)) {
-            warp_fail(warp, i, l, "lane %u calls a warp function with mask 0x%08x, which does not name it", l, masks[l]);
+            warp_fail(warp, i, l, "lane %u calls a warp function with mask 0x%08x, which does not name it", l,
+                      masks[l]);
         }
         if ((masks[l] & warp->live & ~arrived) == 0) ready |= 1u << l;
     }
@@ -164,14 +169,17 @@ static uint32_t shuffle_source(const Instruction *i, uint32_t lane, uint32_t b, 
     uint32_t segment = c >> 8 & 31, clamp = c & 31;
     uint32_t most = (lane & segment) | (clamp & ~segment & 31), least = lane & segment;
     b &= 31;
-    int32_t from = i->mode == SHUFFLE_UP ? (int32_t)lane - (int32_t)b : i->mode == SHUFFLE_DOWN ? (int32_t)(lane + b)
-                   : i->mode == SHUFFLE_BFLY ? (int32_t)(lane ^ b) : (int32_t)(least | (b & ~segment));
+    int32_t from = i->mode == SHUFFLE_UP     ? (int32_t)lane - (int32_t)b
+                   : i->mode == SHUFFLE_DOWN ? (int32_t)(lane + b)
+                   : i->mode == SHUFFLE_BFLY ? (int32_t)(lane ^ b)
+                                             : (int32_t)(least | (b & ~segment));
     *is_valid = i->mode == SHUFFLE_UP ? from >= (int32_t)most : from <= (int32_t)most;
     return *is_valid ? (uint32_t)from : lane;
 }
 
 static void run_shuffle(Warp *warp, const Instruction *i, uint32_t mask) {
-    const uint32_t *a = warp_register(warp, i->s[0]), *b = warp_register(warp, i->s[1]), *c = warp_register(warp, i->s[2]);
+    const uint32_t *a = warp_register(warp, i->s[0]), *b = warp_register(warp, i->s[1]),
+                   *c = warp_register(warp, i->s[2]);
     const uint32_t *masks = warp_register(warp, i->s[3]);
     uint32_t result[LANES], valid = 0;
     for (uint32_t l = 0; l < LANES; l++) {
@@ -190,7 +198,8 @@ static void run_shuffle(Warp *warp, const Instruction *i, uint32_t mask) {
 
 static void run_vote(Warp *warp, const Instruction *i, uint32_t mask) {
     const uint32_t *masks = warp_register(warp, i->s[3]);
-    uint32_t value = i->s[1] == NOWHERE ? (i->immediate ? ALL_LANES : 0) : warp->predicates[i->s[1]], result[LANES], all = 0;
+    uint32_t value = i->s[1] == NOWHERE ? (i->immediate ? ALL_LANES : 0) : warp->predicates[i->s[1]], result[LANES],
+             all = 0;
     if (i->flag) value = ~value;
     for (uint32_t l = 0; l < LANES; l++) {
         uint32_t members = masks[l] & mask, set = value & members;
@@ -270,4 +279,3 @@ void run_together(Warp *warp, const Instruction *i, uint32_t mask) {
     default: run_syncwarp(warp, i, mask);
     }
 }
-

@@ -57,8 +57,8 @@ void report_location(const Function *function, uint32_t location, char *text, si
         const Location *l = &function->locations[at];
         if (l->line == 0) break;
         const char *path = file_name(function, l->file), *slash = strrchr(path, '/');
-        n += (size_t)snprintf(text + n, n_text - n, "%s%s:%u", depth > 0 ? ", inlined at " : "", slash ? slash + 1 : path,
-                              l->line);
+        n += (size_t)snprintf(text + n, n_text - n, "%s%s:%u", depth > 0 ? ", inlined at " : "",
+                              slash ? slash + 1 : path, l->line);
         at = l->caller;
         if (at == 0 || n >= n_text) return;
     }
@@ -89,7 +89,8 @@ static void cover_function(FILE *file, const Function *function) {
         if (function->locations[i].line == 0) continue;
         for (uint32_t at = (uint32_t)i, depth = 0; at != 0 && depth < 8; at = function->locations[at].caller, depth++) {
             const Location *l = &function->locations[at];
-            fprintf(file, "%s\t%u\t%d\t%s\n", file_name(function, l->file), l->line, function->executed[i], function->pretty);
+            fprintf(file, "%s\t%u\t%d\t%s\n", file_name(function, l->file), l->line, function->executed[i],
+                    function->pretty);
         }
     }
 }

@@ -28,7 +28,8 @@ static size_t option_size(const char *name, size_t otherwise) {
 static void options_read(Options *options) {
     options->memory_bytes = size_round_up(option_size("EMULATOR_MEMORY", (size_t)1 << 30), 4096);
     options->instruction_budget = option_size("EMULATOR_BUDGET", (size_t)2000 << 20);
-    const char *checks = getenv("EMULATOR_CHECKS"), *order = getenv("EMULATOR_STREAMS"), *target = getenv("EMULATOR_TARGET");
+    const char *checks = getenv("EMULATOR_CHECKS"), *order = getenv("EMULATOR_STREAMS"),
+               *target = getenv("EMULATOR_TARGET");
     options->checks = !checks || strcmp(checks, "0") != 0;
     options->compute_capability = target ? atoi(target) : 80;
     if (options->compute_capability < 80 || options->compute_capability > 120) fail("EMULATOR_TARGET is 80 … 120");
@@ -57,7 +58,8 @@ __attribute__((destructor)) static void emulator_finish(void) {
     report_coverage();
     if (!emulator.options.print_counts) return;
     EmulatorCounts *c = &emulator.counts;
-    fprintf(stderr, "emulator: %llu launches, %llu products, %llu copies, %llu warp instructions in %.3f s: %.1f million/s\n",
+    fprintf(stderr,
+            "emulator: %llu launches, %llu products, %llu copies, %llu warp instructions in %.3f s: %.1f million/s\n",
             (unsigned long long)c->launches, (unsigned long long)c->matmuls, (unsigned long long)c->copies,
             (unsigned long long)c->warp_instructions, c->kernel_seconds,
             1e-6 * (double)c->warp_instructions / (c->kernel_seconds > 0 ? c->kernel_seconds : 1));
@@ -203,7 +205,9 @@ typedef struct Copy {
     char *staged;  // pageable source, copied at the call; freed by the copy
 } Copy;
 
-static size_t copy_extent(size_t pitch, const Copy *c) { return c->height > 0 ? pitch * (c->height - 1) + c->width : 0; }
+static size_t copy_extent(size_t pitch, const Copy *c) {
+    return c->height > 0 ? pitch * (c->height - 1) + c->width : 0;
+}
 
 static void copy_run(void *payload) {
     Copy *c = payload;
@@ -235,7 +239,9 @@ static void copy_check_kind(Copy *c, enum cudaMemcpyKind kind) {
 
 static void copy_push(Copy c, enum cudaMemcpyKind kind, cudaStream_t stream, bool waits) {
     if (c.width == 0 || c.height == 0) return;
-    if (c.to_pitch < c.width || c.from_pitch < c.width) fail("invalid argument: cudaMemcpy2D: a pitch is less than the width");
+    if (c.to_pitch < c.width || c.from_pitch < c.width) {
+        fail("invalid argument: cudaMemcpy2D: a pitch is less than the width");
+    }
     copy_check_kind(&c, kind);
     size_t to_bytes = copy_extent(c.to_pitch, &c), from_bytes = copy_extent(c.from_pitch, &c);
     if (c.from_device) memory_check(c.from, from_bytes, "cudaMemcpy's source");
@@ -267,8 +273,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, enum cudaMemc
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                              enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
     API_ENTER;
     copy_push((Copy){to, from, to_pitch, from_pitch, width, height, false, false, NULL}, kind, stream, false);
     return cudaSuccess;
@@ -349,7 +355,8 @@ cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t n_byt
     API_ENTER;
     return cudaMemcpyAsync(to, symbol_address(symbol, n_bytes, offset), n_bytes, kind, stream);
 }
-cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t n_bytes, size_t offset, enum cudaMemcpyKind kind) {
+cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t n_bytes, size_t offset,
+                                 enum cudaMemcpyKind kind) {
     API_ENTER;
     return cudaMemcpy(to, symbol_address(symbol, n_bytes, offset), n_bytes, kind);
 }
@@ -392,8 +399,10 @@ static void launch_check(const Function *f, dim3 grid, dim3 block, size_t shared
     }
     size_t limit = f->dynamic_limit;
     if (shared > limit || (limit <= SHARED_DEFAULT && shared + f->static_shared_bytes > SHARED_DEFAULT)) {
-        fail("launch of %s: %zu bytes of dynamic and %u of static shared memory, the limit is %zu "
-             "(cudaFuncSetAttribute for more than 48 KiB)", f->pretty, shared, f->static_shared_bytes, limit);
+        fail(
+            "launch of %s: %zu bytes of dynamic and %u of static shared memory, the limit is %zu "
+            "(cudaFuncSetAttribute for more than 48 KiB)",
+            f->pretty, shared, f->static_shared_bytes, limit);
     }
     if (shared + f->static_shared_bytes > shared_most()) {
         fail("launch of %s: %zu bytes of shared memory, the device has %zu", f->pretty, shared + f->static_shared_bytes,
@@ -401,7 +410,8 @@ static void launch_check(const Function *f, dim3 grid, dim3 block, size_t shared
     }
 }
 
-cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared,
+                             cudaStream_t stream) {
     API_ENTER;
     Function *f = function_checked(host);
     launch_check(f, grid, block, shared);
@@ -424,7 +434,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ho
             fail("launch attribute %d is not emulated", (int)id);
         }
     }
-    return cudaLaunchKernel(host, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream);
+    return cudaLaunchKernel(host, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes,
+                            config->stream);
 }
 
 // kernel<<<grid, block, shared, stream>>> pushes its configuration, which the stub of the kernel pops.
@@ -466,8 +477,8 @@ cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attrib
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) fail("cudaFuncSetAttribute: attribute %d", attribute);
     if (value < 0 || (size_t)value + f->static_shared_bytes > shared_most()) {
-        fail("invalid argument: cudaFuncSetAttribute: %d bytes of dynamic shared memory for %s; the device has %zu", value,
-             f->pretty, shared_most());
+        fail("invalid argument: cudaFuncSetAttribute: %d bytes of dynamic shared memory for %s; the device has %zu",
+             value, f->pretty, shared_most());
     }
     f->dynamic_limit = (size_t)value;
     return cudaSuccess;

@@ -39,7 +39,9 @@ void shadow_set_state(Shadow *shadow, uint64_t address, size_t n_bytes, int stat
 // ---------------------------------------------------------------------------------------------------------------
 // Pages
 
-static inline uint32_t page_shift(const Shadow *shadow, size_t offset) { return 2u - shadow->shift[offset / PAGE_BYTES]; }
+static inline uint32_t page_shift(const Shadow *shadow, size_t offset) {
+    return 2u - shadow->shift[offset / PAGE_BYTES];
+}
 
 // Splits the cells of a page so that each covers at most 1 << shift bytes.
 static void page_refine(Shadow *shadow, size_t offset, uint32_t shift) {
@@ -80,13 +82,15 @@ static void describe_place(const Shadow *shadow, uint64_t address, char *text, s
         uint64_t offset = address - shadow->base;
         bool is_dynamic = block && offset >= block->dynamic_shared_at && block->launch->dynamic_shared > 0;
         uint64_t begin = is_dynamic ? block->dynamic_shared_at : 0;
-        snprintf(text, n_text, "byte %llu of the block's %s shared memory (%llu bytes)",
-                 (unsigned long long)(offset - begin), is_dynamic ? "dynamic" : "static",
-                 (unsigned long long)(is_dynamic ? block->launch->dynamic_shared : block->function->static_shared_bytes));
+        snprintf(
+            text, n_text, "byte %llu of the block's %s shared memory (%llu bytes)",
+            (unsigned long long)(offset - begin), is_dynamic ? "dynamic" : "static",
+            (unsigned long long)(is_dynamic ? block->launch->dynamic_shared : block->function->static_shared_bytes));
     }
 }
 
-__attribute__((noreturn)) static void fault_state(const Shadow *shadow, const Access *access, uint32_t lane, int state) {
+__attribute__((noreturn)) static void fault_state(const Shadow *shadow, const Access *access, uint32_t lane,
+                                                  int state) {
     char place[256];
     uint64_t address = access->address[lane];
     for (uint32_t b = 0; b < access->n_bytes && address - shadow->base + b < shadow->n_bytes; b++) {
@@ -115,7 +119,10 @@ static void describe_cell(const Order *order, Cell cell, bool is_reader, char *t
     if (mode == READ_WARPS) snprintf(who, sizeof(who), "threads of warps %u to %u", warp, lane);
     if (mode == READ_BLOCKS) snprintf(who, sizeof(who), "several blocks");
     bool is_own = serial >= order->own_serial;
-    snprintf(text, n_text, "%s%s%s", who, mode == READ_BLOCKS ? "" : is_own ? " of the same block" : " of another block",
+    snprintf(text, n_text, "%s%s%s", who,
+             mode == READ_BLOCKS ? ""
+             : is_own            ? " of the same block"
+                                 : " of another block",
              is_own ? "" : " of this launch");
 }
 
@@ -128,10 +135,17 @@ __attribute__((noreturn)) static void fault_race(const Shadow *shadow, const Acc
     bool between_streams = cell_serial(cell) < order->first_serial;
     bool between_blocks = cell_serial(cell) < order->own_serial || (is_reader && cell_flags(cell) == READ_BLOCKS);
     warp_fail(access->warp, access->instruction, lane, "race between %s: %s of %s, which was %s by %s%s",
-              between_streams ? "streams" : between_blocks ? "blocks" : "threads",
-              access->kind == ACCESS_READ ? "read" : access->kind == ACCESS_WRITE ? "write" : "atomic", place,
-              is_reader ? "read" : cell_flags(cell) & CELL_ATOMIC ? "changed by an atomic" : "written", other,
-              between_streams ? "" : ", without a barrier or fence between");
+              between_streams  ? "streams"
+              : between_blocks ? "blocks"
+                               : "threads",
+              access->kind == ACCESS_READ    ? "read"
+              : access->kind == ACCESS_WRITE ? "write"
+                                             : "atomic",
+              place,
+              is_reader                        ? "read"
+              : cell_flags(cell) & CELL_ATOMIC ? "changed by an atomic"
+                                               : "written",
+              other, between_streams ? "" : ", without a barrier or fence between");
 }
 
 __attribute__((noreturn)) static void fault_read_only(const Shadow *shadow, const Access *access, uint32_t lane,
@@ -281,7 +295,8 @@ static inline bool is_state_good_lane(const uint8_t *state, uint32_t n, bool is_
 }
 
 // Reads: all writers are ordered before; readers are merged on the way. Cell i is of lane i >> lane_shift.
-static bool note_reads(const Limits *limits, const Cell *writer, Cell *reader, size_t n, Cell own, uint32_t lane_shift) {
+static bool note_reads(const Limits *limits, const Cell *writer, Cell *reader, size_t n, Cell own,
+                       uint32_t lane_shift) {
     Limits local = *limits;
     Cell bad = 0;
     for (size_t i = 0; i < n; i++) {
@@ -293,7 +308,8 @@ static bool note_reads(const Limits *limits, const Cell *writer, Cell *reader, s
 }
 
 // Writes: all writers and readers are ordered before; writers are replaced on the way.
-static bool note_writes(const Limits *limits, Cell *writer, const Cell *reader, size_t n, Cell own, uint32_t lane_shift) {
+static bool note_writes(const Limits *limits, Cell *writer, const Cell *reader, size_t n, Cell own,
+                        uint32_t lane_shift) {
     Limits local = *limits;
     Cell bad = 0;
     for (size_t i = 0; i < n; i++) {
@@ -308,7 +324,8 @@ static bool note_writes(const Limits *limits, Cell *writer, const Cell *reader, 
 
 // Lanes from `own` on touch [offset, offset + n), consecutive pieces of n_bytes, within one page.
 static bool note_part(Shadow *shadow, const Access *access, const Limits *limits, size_t offset, size_t n, Cell own) {
-    uint32_t shift = shift_for(shadow, offset, access->n_bytes), lane_shift = (uint32_t)__builtin_ctz(access->n_bytes >> shift);
+    uint32_t shift = shift_for(shadow, offset, access->n_bytes),
+             lane_shift = (uint32_t)__builtin_ctz(access->n_bytes >> shift);
     Cell *writer = shadow->writer[shift] + (offset >> shift), *reader = shadow->reader[shift] + (offset >> shift);
     if (access->kind == ACCESS_READ) return note_reads(limits, writer, reader, n >> shift, own, lane_shift);
     if (!note_writes(limits, writer, reader, n >> shift, own, lane_shift)) return false;
@@ -332,7 +349,8 @@ static bool run_is_good(Shadow *shadow, const Access *access, const Limits *limi
     return true;
 }
 
-__attribute__((always_inline)) static inline bool lane_is_good(Shadow *shadow, const Access *access, const Limits *limits, uint32_t lane) {
+__attribute__((always_inline)) static inline bool lane_is_good(Shadow *shadow, const Access *access,
+                                                               const Limits *limits, uint32_t lane) {
     size_t offset = access->address[lane] - shadow->base;
     uint32_t n_bytes = access->n_bytes;
     bool is_write = access->kind == ACCESS_WRITE;
@@ -361,7 +379,8 @@ static bool uniform_is_good(Shadow *shadow, const Access *access, const Limits *
     if (offset >= shadow->n_bytes || access->n_bytes > shadow->n_bytes - offset) return false;
     if (!is_state_good_lane(shadow->state + offset, access->n_bytes, false)) return false;
     uint32_t shift = shift_for(shadow, offset, access->n_bytes);
-    Cell *writer = shadow->writer[shift] + (offset >> shift), *reader = shadow->reader[shift] + (offset >> shift), good = -1;
+    Cell *writer = shadow->writer[shift] + (offset >> shift), *reader = shadow->reader[shift] + (offset >> shift),
+         good = -1;
     for (uint32_t c = 0; c < access->n_bytes >> shift; c++) {
         FEW_CELLS();
         good &= mask_ordered(limits, writer[c]);
@@ -416,7 +435,8 @@ static void check_alignment(const Access *access) {
 
 // A kernel may touch a region only if one of its arguments points into it.
 static void check_region(const Access *access, uint32_t lane) {
-    const Region *region = &emulator.regions[emulator.region_of[(access->address[lane] - emulator.global.base) / LINE_BYTES]];
+    const Region *region =
+        &emulator.regions[emulator.region_of[(access->address[lane] - emulator.global.base) / LINE_BYTES]];
     if (region->n_bytes == 0 || region->granted == emulator.n_launches) return;
     char place[256];
     memory_describe(access->address[lane], place, sizeof(place));
@@ -429,13 +449,16 @@ static void check_inside(const Shadow *shadow, const Access *access) {
     for (uint32_t lanes = access->mask; lanes != 0; lanes &= lanes - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(lanes);
         size_t offset = access->address[lane] - shadow->base;
-        if (offset >= shadow->n_bytes || access->n_bytes > shadow->n_bytes - offset) fault_state(shadow, access, lane, RED);
+        if (offset >= shadow->n_bytes || access->n_bytes > shadow->n_bytes - offset) {
+            fault_state(shadow, access, lane, RED);
+        }
     }
 }
 
 // Lanes whose addresses have this pattern. What was noted in one pass before it stopped is noted again, harmlessly.
 static void access_lanes(Shadow *shadow, const Access *access, const Limits *limits, Pattern pattern, uint32_t mask) {
-    bool is_plain = access->kind != ACCESS_ATOMIC && !access->strong && (limits->merges || access->kind == ACCESS_WRITE);
+    bool is_plain =
+        access->kind != ACCESS_ATOMIC && !access->strong && (limits->merges || access->kind == ACCESS_WRITE);
     if (pattern == PATTERN_UNIFORM && access->kind == ACCESS_READ && (mask & (mask - 1)) != 0) {
         if (is_plain && uniform_is_good(shadow, access, limits, mask)) return;
         uint32_t lane = (uint32_t)__builtin_ctz(mask);
@@ -510,8 +533,10 @@ static void touch_cell(Cell *cell, Cell mine, bool is_reader, uint64_t address, 
     if (serial >= stream_ordered_below() && serial != cell_serial(mine) && !stream_is_ordered(serial)) {
         char other[128];
         stream_describe(serial, other, sizeof(other));
-        touch_fail(address, what, "race between streams: %s of what was %s by %s in another stream, which no event orders "
-                   "before", kind == ACCESS_READ ? "read" : "write", is_reader ? "read" : "written", other);
+        touch_fail(address, what,
+                   "race between streams: %s of what was %s by %s in another stream, which no event orders "
+                   "before",
+                   kind == ACCESS_READ ? "read" : "write", is_reader ? "read" : "written", other);
     }
 }
 

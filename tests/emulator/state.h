@@ -52,7 +52,7 @@ static inline size_t size_round_up(size_t n, size_t multiple) { return (n + mult
 
 // Ends the process with the message, after "emulator: ". The first words name the check.
 __attribute__((format(printf, 1, 2), noreturn)) void fail(const char *format, ...);
-void *checked_alloc(size_t n_bytes);                   // zeroed; never NULL
+void *checked_alloc(size_t n_bytes);                    // zeroed; never NULL
 void *grown(void *array, size_t n, size_t item_bytes);  // room for one more item; capacity is the next power of two
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -66,11 +66,11 @@ typedef int64_t Cell;
 
 typedef struct Shadow {
     const char *name;
-    uint64_t base;   // address of the first byte, as kernels see it
-    size_t n_bytes;  // addressable
-    char *data;      // where the bytes are in this process
-    uint8_t *state;  // of each byte
-    uint8_t *shift;  // of each page: log2 of the bytes that share a cell, 2 until smaller accesses come
+    uint64_t base;                // address of the first byte, as kernels see it
+    size_t n_bytes;               // addressable
+    char *data;                   // where the bytes are in this process
+    uint8_t *state;               // of each byte
+    uint8_t *shift;               // of each page: log2 of the bytes that share a cell, 2 until smaller accesses come
     Cell *writer[3], *reader[3];  // for each shift
 } Shadow;
 
@@ -85,8 +85,8 @@ typedef struct Access {
     uint32_t mask;     // lanes that access
     uint32_t n_bytes;  // of each lane
     AccessKind kind;
-    bool strong;       // relaxed, acquire or release: allowed to meet atomics
-    bool read_only;    // through the cache that does not see the launch's own writes
+    bool strong;     // relaxed, acquire or release: allowed to meet atomics
+    bool read_only;  // through the cache that does not see the launch's own writes
     Pattern pattern;
     uint64_t address[LANES];  // inactive lanes: anything
 } Access;
@@ -100,7 +100,9 @@ void shadow_touch(uint64_t address, size_t n_bytes, AccessKind kind, const char 
 // The same without requiring that what is read was written.
 void shadow_touch_raw(uint64_t address, size_t n_bytes, AccessKind kind, const char *what);
 
-static inline char *shadow_data(const Shadow *shadow, uint64_t address) { return shadow->data + (address - shadow->base); }
+static inline char *shadow_data(const Shadow *shadow, uint64_t address) {
+    return shadow->data + (address - shadow->base);
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // memory.c
@@ -232,7 +234,7 @@ static inline void emulator_leave(int *unused) {
     (void)unused;
     pthread_mutex_unlock(&emulator.lock);
 }
-#define API_ENTER                                                        \
+#define API_ENTER                                                         \
     __attribute__((cleanup(emulator_leave), unused)) int api_entered = 0; \
     emulator_enter()
 

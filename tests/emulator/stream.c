@@ -173,7 +173,9 @@ static Operation *stream_append(Stream *stream, const char *name, OperationFunct
 static void stream_progress(Stream *stream) {
     if (emulator.options.stream_order == 0) stream_drain(stream, stream->n_appended);
     if (emulator.options.stream_order == 2) random_progress();
-    if (stream->n_appended - stream->n_executed > MOST_PENDING) stream_drain(stream, stream->n_appended - MOST_PENDING / 2);
+    if (stream->n_appended - stream->n_executed > MOST_PENDING) {
+        stream_drain(stream, stream->n_appended - MOST_PENDING / 2);
+    }
 }
 
 void stream_push(cudaStream_t handle, const char *name, OperationFunction *run, const void *payload, size_t n_payload) {
@@ -223,7 +225,8 @@ uint32_t stream_ordered_below(void) {
     for (int i = 0; i < MOST_STREAMS; i++) {
         const Stream *stream = emulator.streams[i];
         if (!stream || !operation) continue;
-        size_t first = stream == operation->stream ? stream->n_executed_kept - 1 : first_unordered(stream, &operation->clock);
+        size_t first =
+            stream == operation->stream ? stream->n_executed_kept - 1 : first_unordered(stream, &operation->clock);
         if (first < stream->n_executed_kept && stream->executed[first].first_serial < below) {
             below = stream->executed[first].first_serial;
         }
@@ -402,7 +405,9 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, uns
     return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) { return cudaEventRecordWithFlags(event, handle, 0); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
+    return cudaEventRecordWithFlags(event, handle, 0);
+}
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned int flags) {
     API_ENTER;
