@@ -591,51 +591,35 @@ static void decode_activemask(Decoder *d) {
     emit(d, i);
 }
 
-// A call becomes the function's body; parameters are the caller's variables of the .param space.
-static void decode_call(Decoder *d) {
-    Statement *s = &d->statement;
-    size_t n = 0;
-    Text result = {"", 0}, list = {"", 0};
-    if (s->n_operands > 0 && s->operands[0].start[0] == '(') result = s->operands[n++];
-    if (n == s->n_operands) decode_fail(d, "call");
-    Text name = s->operands[n++];
-    if (n < s->n_operands) list = s->operands[n];
-    Text arguments[64];
-    size_t n_arguments = list.n > 2 ? text_split((Text){list.start + 1, list.n - 2}, arguments, 64) : 0;
-    bool is_print = text_is(name, "vprintf"), is_assert = text_is(name, "__assertfail");
+// Where a variable of the .param space lies in the thread's local memory.
+static uint32_t parameter_address(Decoder *d, Text name) {
     uint64_t value;
     bool unused;
-    if (is_print || is_assert) {
-        Instruction i = begin(d, is_print ? KIND_PRINT : KIND_ASSERT);
-        for (size_t j = 0; j < n_arguments; j++) {
-            if (!symbol_value(d, arguments[j], &value, &unused)) decode_fail(d, "argument");
-            further_operand(d, (int32_t)value);
-        }
-        i.n_operands = (uint32_t)n_arguments;
-        i.d = result.n > 2 && symbol_value(d, text_trim((Text){result.start + 1, result.n - 2}), &value, &unused)
-                  ? (int32_t)value
-                  : NOWHERE;
-        emit(d, i);
-        return;
-    }
-    Function *callee = module_function(d->module, name);
-    if (!callee || callee->is_entry || n_arguments != callee->n_parameters) {
-        decode_fail(d, "call of a function that has no text here, or by pointer");
-    }
-    if (d->expansions == 16) decode_fail(d, "calls nested too deeply, or recursive");
+    if (!symbol_value(d, name, &value, &unused)) decode_fail(d, "argument '%.*s'", (int)name.n, name.start);
+    return (uint32_t)value;
+}
+
+// vprintf and __assertfail: the operands are where the arguments lie.
+static void decode_call_library(Decoder *d, Kind kind, const Text *arguments, size_t n_arguments) {
+    Instruction i = begin(d, kind);
+    for (size_t j = 0; j < n_arguments; j++) further_operand(d, (int32_t)parameter_address(d, arguments[j]));
+    i.n_operands = (uint32_t)n_arguments;
+    emit(d, i);
+}
+
+// A call becomes the function's body; parameters are the caller's variables of the .param space.
+static void expand_call(Decoder *d, const Function *callee, const Text *arguments, Text result) {
     Instruction skip = begin(d, KIND_BRANCH);
     skip.guard_negated = !skip.guard_negated;
     Name names[65];
     size_t n_names = 0;
-    for (size_t j = 0; j < n_arguments; j++) {
-        if (!symbol_value(d, arguments[j], &value, &unused)) decode_fail(d, "argument");
-        names[n_names++] = (Name){.kind = NAME_LOCAL, .name = callee->parameters[j].name, .address = (uint32_t)value};
+    for (size_t j = 0; j < callee->n_parameters; j++) {
+        names[n_names++] = (Name){
+            .kind = NAME_LOCAL, .name = callee->parameters[j].name, .address = parameter_address(d, arguments[j])};
     }
     if (callee->result.n_bytes > 0) {
-        if (!symbol_value(d, text_trim((Text){result.start + 1, result.n - 2}), &value, &unused)) {
-            decode_fail(d, "result");
-        }
-        names[n_names++] = (Name){.kind = NAME_LOCAL, .name = callee->result.name, .address = (uint32_t)value};
+        names[n_names++] =
+            (Name){.kind = NAME_LOCAL, .name = callee->result.name, .address = parameter_address(d, result)};
     }
     scope_open(d);
     if (skip.guard != NOWHERE) {
@@ -643,13 +627,36 @@ static void decode_call(Decoder *d) {
         add_fixup(d, (Text){"%return", 7}, (uint32_t)d->function->n_code - 1, NOWHERE);
     }
     for (size_t j = 0; j < n_names; j++) name_add(d, names[j]);
-    Statement saved = *s;
+    Statement saved = d->statement;
     d->expansions++;
     decode_body(d, callee->body);
     d->expansions--;
     d->statement = saved;
     add_label(d, (Text){"%return", 7});
     scope_close(d);
+}
+
+// call (result), name, (arguments)
+static void decode_call(Decoder *d) {
+    Statement *s = &d->statement;
+    size_t n = 0;
+    Text result = {"", 0}, list = {"", 0}, arguments[64];
+    if (s->n_operands > 0 && s->operands[0].start[0] == '(') result = s->operands[n++];
+    if (n == s->n_operands) decode_fail(d, "call");
+    Text name = s->operands[n++];
+    if (n < s->n_operands) list = s->operands[n];
+    size_t n_arguments = list.n > 2 ? text_split((Text){list.start + 1, list.n - 2}, arguments, 64) : 0;
+    if (result.n > 2) result = text_trim((Text){result.start + 1, result.n - 2});
+    if (text_is(name, "vprintf") || text_is(name, "__assertfail")) {
+        decode_call_library(d, text_is(name, "vprintf") ? KIND_PRINT : KIND_ASSERT, arguments, n_arguments);
+        return;
+    }
+    const Function *callee = module_function(d->module, name);
+    if (!callee || callee->is_entry || n_arguments != callee->n_parameters) {
+        decode_fail(d, "call of a function that has no text here, or by pointer");
+    }
+    if (d->expansions == 16) decode_fail(d, "calls nested too deeply, or recursive");
+    expand_call(d, callee, arguments, result);
 }
 
 static const struct {

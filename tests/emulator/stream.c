@@ -23,6 +23,7 @@ struct Operation {
     OperationFunction *run;
     struct CUevent_st *event;  // to note the time of
     Clock clock;
+    uint32_t ordered_below;  // serial numbers; 0: not worked out yet
     size_t n_payload;
     max_align_t payload[];
 };
@@ -90,13 +91,14 @@ uint32_t stream_take_serials(size_t n) {
 
 static void note_executed(Operation *operation) {
     Stream *stream = operation->stream;
-    if (stream->n_executed_kept == 4096) {  // what the host has seen finish is ordered before all that comes
+    size_t kept = stream->n_executed_kept;
+    if (kept >= 4096 && kept % 1024 == 0) {  // what the host has seen finish is ordered before all that comes
         size_t drop = 0;
-        while (drop < 4096 && stream->executed[drop].sequence <= emulator.host_clock.sequence[stream->id]) drop++;
+        while (drop < kept && stream->executed[drop].sequence <= emulator.host_clock.sequence[stream->id]) drop++;
         bool is_idle = true;
         for (int i = 0; i < MOST_STREAMS; i++) is_idle &= !emulator.streams[i] || !emulator.streams[i]->first;
         if (is_idle && drop > 0) {
-            memmove(stream->executed, stream->executed + drop, (4096 - drop) * sizeof(Executed));
+            memmove(stream->executed, stream->executed + drop, (kept - drop) * sizeof(Executed));
             stream->n_executed_kept -= drop;
         }
     }
@@ -220,18 +222,19 @@ static size_t first_unordered(const Stream *stream, const Clock *clock) {
 }
 
 uint32_t stream_ordered_below(void) {
-    const Operation *operation = emulator.executing;
+    Operation *operation = emulator.executing;
+    if (operation->ordered_below > 0) return operation->ordered_below;
     uint32_t below = UINT32_MAX;
     for (int i = 0; i < MOST_STREAMS; i++) {
         const Stream *stream = emulator.streams[i];
-        if (!stream || !operation) continue;
-        size_t first =
-            stream == operation->stream ? stream->n_executed_kept - 1 : first_unordered(stream, &operation->clock);
+        if (!stream) continue;
+        bool is_own = stream == operation->stream;
+        size_t first = is_own ? stream->n_executed_kept - 1 : first_unordered(stream, &operation->clock);
         if (first < stream->n_executed_kept && stream->executed[first].first_serial < below) {
             below = stream->executed[first].first_serial;
         }
     }
-    return below;
+    return operation->ordered_below = below;
 }
 
 // The operation that took a serial number: the one with the largest first number that is not above.
