@@ -79,6 +79,7 @@ static void decode_arithmetic(Decoder *d) {
         char c = row->sources ? row->sources[j - 1] : '*';
         i.s[j - 1] = source(d, s->operands[j], c == '*' ? width : (uint8_t)(c - '0'), NULL);
     }
+    for (size_t j = s->n_operands - 1; j < 4; j++) i.s[j] = i.s[0];  // a function may read sources that it doesn't use
     emit(d, i);
 }
 
