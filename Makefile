@@ -30,7 +30,19 @@ endif
 ifneq ($(SANITIZE),)
 BUILD = build/sanitized
 endif
-RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS))
+# Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
+EMULATED_TESTS = test_emulator
+RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(if $(NVCC),$(TESTS),$(filter-out $(EMULATED_TESTS),$(TESTS))))
+
+# The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+CUDA_HOME = $(patsubst %/bin/nvcc,%,$(NVCC))
+EMULATOR_OBJECTS = $(patsubst tests/emulator/%.c,build/emulator/%.o,$(wildcard tests/emulator/*.c))
+EMULATOR_HEADERS = $(wildcard tests/emulator/*.h)
+# What makes an object that the emulator can run: PTX for sm_80 as text, with line numbers.
+NVCC_EMULATED = -std=c++17 -O3 -lineinfo -gencode arch=compute_80,code=compute_80 --no-compress
+# What such a program is linked with, instead of -lcudart -lcublasLt; by $(CXX).
+EMULATOR_LIBRARIES = build/libemulator.a -lm -lpthread
 
 # With -j, `make setup train` must not start building before the set-up is done.
 ifneq ($(filter setup,$(MAKECMDGOALS)),)
@@ -69,6 +81,25 @@ $(BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Make
 	@mkdir -p $(@D) && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) $< -o $@ $$libraries -lcmocka
 
+build/emulator/%.o: tests/emulator/%.c $(EMULATOR_HEADERS) Makefile
+	@mkdir -p $(@D) && $(CC) -std=gnu11 -D_GNU_SOURCE -O3 -g $(NUMBERS) $(WARNINGS) -I$(CUDA_HOME)/include -c $< -o $@
+
+build/libemulator.a: $(EMULATOR_OBJECTS)
+	@rm -f $@ && ar rcs $@ $^
+
+# Any .cu below tests/ becomes an object for the emulator: build/emulated/NAME.o
+build/emulated/%.o: tests/%.cu $(EMULATOR_HEADERS) Makefile
+	@mkdir -p $(@D) && $(NVCC) $(NVCC_EMULATED) -Itests/emulator -c $< -o $@
+
+# A program of tests/ whose other half is CUDA code for the emulator.
+$(BUILD)/test_emulator: tests/test_emulator.c $(patsubst %,build/emulated/emulator/%.o,plants families products) \
+    build/libemulator.a $(wildcard tests/*.h) Makefile | build
+	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) -c $< -o $@.o && \
+	$(CXX) $@.o $(filter %.o,$^) $(EMULATOR_LIBRARIES) -lcmocka -o $@
+
+build/bench_emulator: build/emulated/emulator/bench.o build/libemulator.a
+	@$(CXX) $^ $(EMULATOR_LIBRARIES) -o $@
+
 build/interpose.so: tests/interpose.c | build
 	@$(CC) -std=gnu11 -O2 $(WARNINGS) -shared -fPIC $< -o $@ -ldl
 
@@ -76,6 +107,7 @@ check-readme: ## the README's table of sources is true
 	@sh scripts/reading_order.sh README.md
 
 test: train_gpt data build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
+	@$(if $(RUN)$(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
 
 build/bench: tests/bench.c $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build

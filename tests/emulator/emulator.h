@@ -1,0 +1,56 @@
+// emulator.h - what a test may ask of the CUDA emulator that its program is linked with.
+//
+// The program itself needs nothing of this: it calls the CUDA runtime and cuBLASLt, which the emulator stands in for.
+// These functions tell the emulator what the CUDA API has no word for (which part of a slab belongs to which buffer),
+// and tell the test what was done.
+//
+// Invariant: a fault that the emulator finds ends the process: one message on stderr that begins with "emulator: " and
+// the name of the check, exit status 1.
+#ifndef EMULATOR_H
+#define EMULATOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What was done since the start of the process or the last emulator_reset_counts().
+typedef struct {
+    uint64_t launches;                 // kernels
+    uint64_t matmuls;                  // cublasLtMatmul calls
+    uint64_t copies, copied_bytes;     // cudaMemcpy* and cudaMemset*
+    uint64_t warp_instructions;        // executed by warps
+    uint64_t float_atomics;            // warp instructions: sums that depend on the order of threads
+    uint64_t device_synchronisations;  // host waits for all streams; also the implicit ones of cudaFree and cudaMemcpy
+    uint64_t stream_synchronisations;  // host waits for one stream or one event
+    uint64_t allocations, frees;       // of device memory
+    uint64_t host_allocations;         // of pinned host memory: allocated or registered
+    uint64_t live_bytes;               // device memory allocated now; not reset
+    double kernel_seconds;             // of processor time, spent executing kernels
+} EmulatorCounts;
+
+EmulatorCounts emulator_counts(void);
+void emulator_reset_counts(void);
+
+// Takes [pointer, pointer + n_bytes) out of a larger allocation as a buffer of its own, under this name (copied), in
+// the order of `stream` (0: the legacy stream). From the first such call on, nothing in that allocation may be touched
+// outside a region, a kernel may only touch regions that one of its arguments points into, and what a region holds at
+// its beginning is uninitialised. Regions must not overlap; pointers are multiples of 16.
+void emulator_region(void *pointer, size_t n_bytes, const char *name, void *stream);
+
+// Gives the region that begins at `pointer` back, in the order of `stream`.
+void emulator_region_end(void *pointer, void *stream);
+
+// A name for an allocation, for messages. Does nothing but this.
+void emulator_name(const void *pointer, const char *name);
+
+// Called with the message before the process would end; it may longjmp out of a test, or return.
+void emulator_on_fault(void (*handler)(const char *message));
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
