@@ -349,6 +349,20 @@ static bool run_is_good(Shadow *shadow, const Access *access, const Limits *limi
     return true;
 }
 
+// The same for a single cell, with branches: the common cases come first.
+static inline bool is_known(const Limits *limits, Cell cell, Cell own) {
+    if (LIKELY(cell < limits->stale || (uint64_t)(cell - limits->block) < (uint64_t)(limits->safe - limits->block))) {
+        return true;
+    }
+    return mask_known(limits, cell, own) != 0;
+}
+
+static inline Cell merged_read_one(const Limits *limits, Cell old, Cell own) {
+    if (old == limits->by_warps) return old;
+    bool is_old = old < limits->launch || (uint64_t)(old - limits->block) < (uint64_t)(limits->safe - limits->block);
+    return LIKELY(is_old) ? own : merged_read(limits, old, own);
+}
+
 __attribute__((always_inline)) static inline bool lane_is_good(Shadow *shadow, const Access *access,
                                                                const Limits *limits, uint32_t lane) {
     size_t offset = access->address[lane] - shadow->base;
@@ -358,19 +372,20 @@ __attribute__((always_inline)) static inline bool lane_is_good(Shadow *shadow, c
     if (!is_state_good_lane(shadow->state + offset, n_bytes, is_write)) return false;
     uint32_t shift = shift_for(shadow, offset, n_bytes), n = n_bytes >> shift;
     Cell *writer = shadow->writer[shift] + (offset >> shift), *reader = shadow->reader[shift] + (offset >> shift);
-    Cell own = limits->own + (Cell)(lane << 2), good = -1;
+    Cell own = limits->own + (Cell)(lane << 2);
+    bool good = true;
     for (uint32_t c = 0; c < n; c++) {
         FEW_CELLS();
-        good &= mask_known(limits, writer[c], own);
+        good &= is_known(limits, writer[c], own);
         if (is_write) {
-            good &= mask_known(limits, reader[c], own);
-            writer[c] = good ? own : writer[c];
+            good &= is_known(limits, reader[c], own);
+            if (good) writer[c] = own;
         } else {
-            reader[c] = merged_read(limits, reader[c], own);
+            reader[c] = merged_read_one(limits, reader[c], own);
         }
     }
     if (is_write) memset(shadow->state + offset, VALID, n_bytes);
-    return good != 0;
+    return good;
 }
 
 // Several lanes read one place.
