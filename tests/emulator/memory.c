@@ -136,7 +136,8 @@ static uint32_t region_record(const RegionRequest *request) {
         old = (uint32_t)emulator.n_regions++;
         region = &emulator.regions[old];
     }
-    *region = (Region){.base = request->base, .n_bytes = request->n_bytes, .live = true};
+    *region =
+        (Region){.base = request->base, .n_bytes = request->n_bytes, .live = true, .serial = stream_take_serials(0)};
     memcpy(region->name, request->name, sizeof(region->name));
     return old;
 }
@@ -148,26 +149,27 @@ static void region_begin(void *payload) {
     Allocation *allocation = memory_find(request->base);
     if (!allocation->has_regions) shadow_set_state(&emulator.global, allocation->base, allocation->n_bytes, OUTSIDE);
     allocation->has_regions = true;
-    const uint8_t *state = emulator.global.state + (request->base - emulator.global.base);
-    for (size_t i = 0; i < request->n_bytes; i++) {
-        if (state[i] == OUTSIDE) continue;
+    bool is_free = shadow_is_all(request->base, request->n_bytes, OUTSIDE);
+    for (size_t i = 0; i < request->n_bytes && !is_free; i++) {
+        if (shadow_is_all(request->base + i, 1, OUTSIDE)) continue;
         char place[256];
         memory_describe(request->base + i, place, sizeof(place));
         fail("overlapping regions: '%s', %zu bytes, begins over %s", request->name, request->n_bytes, place);
     }
+    shadow_take(request->base, request->n_bytes, "the beginning of a region");
     uint32_t id = region_record(request);
     size_t first = (request->base - emulator.global.base) / LINE_BYTES;
     for (size_t i = 0; i < (request->n_bytes + LINE_BYTES - 1) / LINE_BYTES; i++) emulator.region_of[first + i] = id;
-    shadow_touch_raw(request->base, request->n_bytes, ACCESS_WRITE, "the beginning of a region");
     shadow_set_state(&emulator.global, request->base, request->n_bytes, FRESH);
-    memset(memory_data((void *)(uintptr_t)request->base), 0xff, request->n_bytes);
+    // Where reads are checked nobody will see what is there.
+    if (!emulator.options.checks) memset(memory_data((void *)(uintptr_t)request->base), 0xff, request->n_bytes);
 }
 
 static void region_end(void *payload) {
     uint64_t base = *(uint64_t *)payload;
     Region *region = &emulator.regions[emulator.region_of[(base - emulator.global.base) / LINE_BYTES]];
     if (!region->live || region->base != base) fail("invalid argument: emulator_region_end: no region begins there");
-    shadow_touch_raw(base, region->n_bytes, ACCESS_WRITE, "the end of a region");
+    shadow_take(base, region->n_bytes, "the end of a region");
     shadow_set_state(&emulator.global, base, region->n_bytes, OUTSIDE);
     region->live = false;
 }

@@ -3,7 +3,8 @@
 // Which lane holds what (PTX ISA, "Matrix fragments for mma.m16n8k16"), g = lane / 4, t = lane % 4:
 //     A  register r: rows g + 8 (r % 2), columns 2 t + 8 (r / 2) and the next
 //     B  register r: rows 2 t + 8 r and the next, column g
-//     C  register r: row g + 8 r, columns 2 t and the next; in fp32 each value has a register of its own
+//     C  register r: row g + 8 r, columns 2 t and the next; in fp32 each value has a register of its own. So lanes side
+//        by side are 8 rows of C
 // Products are exact in fp32; they are added in the order of k, then C. The device's order is not known.
 #include "numbers.h"
 #include "ptx.h"
@@ -38,26 +39,40 @@ static void mma_gather(Tile *tile, const Warp *warp, const Instruction *i, const
             for (int g = 0; g < 8; g++) tile->b[8 * r + k][g] = block[8 * g + k];
         }
     }
-    for (int r = 0; r < n_c; r++) {
-        const uint32_t *lanes = warp_register(warp, of_c[r]);
+    for (int h = 0; h < 2; h++) {
+        float *to = &tile->c[8 * h][0];
         if (!i->flag) {
-            block_floats(&tile->c[8 * r][0], lanes, false);
+            block_floats(to, warp_register(warp, of_c[h]), false);
             continue;
         }
-        for (int l = 0; l < LANES; l++) tile->c[l / 4 + 8 * (r / 2)][l % 4 * 2 + r % 2] = bits_float(lanes[l]);
+        const float *even = warp_register(warp, of_c[2 * h]), *odd = warp_register(warp, of_c[2 * h + 1]);
+        for (int l = 0; l < LANES; l++) to[2 * l] = even[l], to[2 * l + 1] = odd[l];
     }
 }
 
 static void mma_scatter(const Tile *tile, const Warp *warp, const Instruction *i, const int32_t *operands) {
-    for (int r = 0; r < (i->flag ? 4 : 2); r++) {
-        uint32_t *lanes = warp_register(warp, operands[r]);
-        for (int l = 0; l < LANES && i->flag; l++) {
-            lanes[l] = float_bits(tile->c[l / 4 + 8 * (r / 2)][l % 4 * 2 + r % 2]);
+    for (int h = 0; h < 2; h++) {
+        const float *from = &tile->c[8 * h][0];
+        if (i->flag) {
+            float *even = warp_register(warp, operands[2 * h]), *odd = warp_register(warp, operands[2 * h + 1]);
+            for (int l = 0; l < LANES; l++) even[l] = from[2 * l], odd[l] = from[2 * l + 1];
+        } else {
+            uint32_t *lanes = warp_register(warp, operands[h]);
+            for (int l = 0; l < LANES; l++) {
+                lanes[l] = (uint32_t)float_f16(from[2 * l + 1]) << 16 | float_f16(from[2 * l]);
+            }
         }
-        for (int l = 0; l < LANES && !i->flag; l++) {
-            const float *pair = &tile->c[l / 4 + 8 * r][l % 4 * 2];
-            lanes[l] = (uint32_t)float_f16(pair[1]) << 16 | float_f16(pair[0]);
+    }
+}
+
+static inline void mma_multiply(Tile *tile, int depth) {
+    for (int m = 0; m < 16; m++) {
+        float sum[8] = {0};
+        for (int k = 0; k < depth; k++) {
+#pragma GCC unroll 1  // so that it becomes one vector operation
+            for (int n = 0; n < 8; n++) sum[n] = __builtin_fmaf(tile->a[m][k], tile->b[k][n], sum[n]);
         }
+        for (int n = 0; n < 8; n++) tile->c[m][n] += sum[n];
     }
 }
 
@@ -65,12 +80,10 @@ void mma_run(Warp *warp, const Instruction *i) {
     Tile tile;
     const int32_t *operands = emulator.block->function->operands + i->operands;
     mma_gather(&tile, warp, i, operands);
-    for (int m = 0; m < 16; m++) {
-        float sum[8] = {0};
-        for (int k = 0; k < i->mode; k++) {
-            for (int n = 0; n < 8; n++) sum[n] = __builtin_fmaf(tile.a[m][k], tile.b[k][n], sum[n]);
-        }
-        for (int n = 0; n < 8; n++) tile.c[m][n] += sum[n];
+    if (i->mode == 16) {
+        mma_multiply(&tile, 16);
+    } else {
+        mma_multiply(&tile, 8);
     }
     mma_scatter(&tile, warp, i, operands);
 }

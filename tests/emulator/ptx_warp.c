@@ -153,7 +153,9 @@ void run_counter(const Warp *warp, const Instruction *i, uint32_t mask) {
 // Which of the lanes that have come here have all others that their mask names; lanes that have exited don't count.
 uint32_t lanes_ready(const Warp *warp, const Instruction *i, uint32_t arrived) {
     const uint32_t *masks = warp_register(warp, i->kind == KIND_SYNCWARP ? i->s[0] : i->s[3]);
-    uint32_t ready = 0;
+    uint32_t ready = 0, common = ALL_LANES;
+    for (int l = 0; l < LANES; l++) common &= masks[l];
+    if (LIKELY(common == ALL_LANES && arrived == ALL_LANES)) return ALL_LANES;
     for (uint32_t lanes = arrived; lanes != 0; lanes &= lanes - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(lanes);
         if (!(masks[l] >> l & 1)) {
@@ -165,32 +167,34 @@ uint32_t lanes_ready(const Warp *warp, const Instruction *i, uint32_t arrived) {
     return ready;
 }
 
-static uint32_t shuffle_source(const Instruction *i, uint32_t lane, uint32_t b, uint32_t c, bool *is_valid) {
-    uint32_t segment = c >> 8 & 31, clamp = c & 31;
-    uint32_t most = (lane & segment) | (clamp & ~segment & 31), least = lane & segment;
+// The lane that a lane reads, or its own number and bit 5 where that is out of its segment.
+static inline uint32_t shuffle_source(uint32_t mode, uint32_t lane, uint32_t b, uint32_t c) {
+    uint32_t segment = c >> 8 & 31, least = lane & segment, most = least | (c & ~segment & 31);
     b &= 31;
-    int32_t from = i->mode == SHUFFLE_UP     ? (int32_t)lane - (int32_t)b
-                   : i->mode == SHUFFLE_DOWN ? (int32_t)(lane + b)
-                   : i->mode == SHUFFLE_BFLY ? (int32_t)(lane ^ b)
-                                             : (int32_t)(least | (b & ~segment));
-    *is_valid = i->mode == SHUFFLE_UP ? from >= (int32_t)most : from <= (int32_t)most;
-    return *is_valid ? (uint32_t)from : lane;
+    uint32_t from = mode == SHUFFLE_DOWN ? lane + b : mode == SHUFFLE_BFLY ? lane ^ b : least | (b & ~segment);
+    bool is_valid = from <= most;
+    if (mode == SHUFFLE_UP) {
+        from = lane - b;
+        is_valid = (int32_t)from >= (int32_t)most;
+    }
+    return is_valid ? from : lane | LANES;
 }
 
 static void run_shuffle(Warp *warp, const Instruction *i, uint32_t mask) {
-    const uint32_t *a = warp_register(warp, i->s[0]), *b = warp_register(warp, i->s[1]),
-                   *c = warp_register(warp, i->s[2]);
-    const uint32_t *masks = warp_register(warp, i->s[3]);
-    uint32_t result[LANES], valid = 0;
+    const uint32_t *a = warp_register(warp, i->s[0]), *b = warp_register(warp, i->s[1]);
+    const uint32_t *c = warp_register(warp, i->s[2]), *masks = warp_register(warp, i->s[3]);
+    uint32_t from[LANES], result[LANES], valid = 0, bad = 0, mode = i->mode;
+    for (uint32_t l = 0; l < LANES; l++) from[l] = shuffle_source(mode, l, b[l], c[l]);
     for (uint32_t l = 0; l < LANES; l++) {
-        bool is_valid;
-        uint32_t from = shuffle_source(i, l, b[l], c[l], &is_valid);
-        if ((mask >> l & 1) && !(masks[l] & mask & 1u << from)) {
-            warp_fail(warp, i, l, "shuffle reads lane %u, which %s", from,
-                      warp->live >> from & 1 ? "the mask does not name" : "has exited");
-        }
-        result[l] = a[from];
-        valid |= (uint32_t)is_valid << l;
+        uint32_t lane = from[l] & 31;
+        bad |= (~(masks[l] & mask) >> lane & 1) << l;
+        valid |= (uint32_t)(from[l] < LANES) << l;
+        result[l] = a[lane];
+    }
+    if (UNLIKELY(bad & mask)) {
+        uint32_t l = (uint32_t)__builtin_ctz(bad & mask), lane = from[l] & 31;
+        warp_fail(warp, i, l, "shuffle reads lane %u, which %s", lane,
+                  warp->live >> lane & 1 ? "the mask does not name" : "has exited");
     }
     if (i->d != NOWHERE) lanes_blend(warp_register(warp, i->d), result, mask, 4);
     set_predicate(warp, emulator.block->function->operands[i->operands], valid, mask);

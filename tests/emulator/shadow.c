@@ -349,6 +349,20 @@ static bool run_is_good(Shadow *shadow, const Access *access, const Limits *limi
     return true;
 }
 
+// The same for a single cell, with branches: the common cases come first.
+static inline bool is_known(const Limits *limits, Cell cell, Cell own) {
+    if (LIKELY(cell < limits->stale || (uint64_t)(cell - limits->block) < (uint64_t)(limits->safe - limits->block))) {
+        return true;
+    }
+    return mask_known(limits, cell, own) != 0;
+}
+
+static inline Cell merged_read_one(const Limits *limits, Cell old, Cell own) {
+    if (old == limits->by_warps) return old;
+    bool is_old = old < limits->launch || (uint64_t)(old - limits->block) < (uint64_t)(limits->safe - limits->block);
+    return LIKELY(is_old) ? own : merged_read(limits, old, own);
+}
+
 __attribute__((always_inline)) static inline bool lane_is_good(Shadow *shadow, const Access *access,
                                                                const Limits *limits, uint32_t lane) {
     size_t offset = access->address[lane] - shadow->base;
@@ -358,19 +372,20 @@ __attribute__((always_inline)) static inline bool lane_is_good(Shadow *shadow, c
     if (!is_state_good_lane(shadow->state + offset, n_bytes, is_write)) return false;
     uint32_t shift = shift_for(shadow, offset, n_bytes), n = n_bytes >> shift;
     Cell *writer = shadow->writer[shift] + (offset >> shift), *reader = shadow->reader[shift] + (offset >> shift);
-    Cell own = limits->own + (Cell)(lane << 2), good = -1;
+    Cell own = limits->own + (Cell)(lane << 2);
+    bool good = true;
     for (uint32_t c = 0; c < n; c++) {
         FEW_CELLS();
-        good &= mask_known(limits, writer[c], own);
+        good &= is_known(limits, writer[c], own);
         if (is_write) {
-            good &= mask_known(limits, reader[c], own);
-            writer[c] = good ? own : writer[c];
+            good &= is_known(limits, reader[c], own);
+            if (good) writer[c] = own;
         } else {
-            reader[c] = merged_read(limits, reader[c], own);
+            reader[c] = merged_read_one(limits, reader[c], own);
         }
     }
     if (is_write) memset(shadow->state + offset, VALID, n_bytes);
-    return good != 0;
+    return good;
 }
 
 // Several lanes read one place.
@@ -433,11 +448,17 @@ static void check_alignment(const Access *access) {
     }
 }
 
-// A kernel may touch a region only if one of its arguments points into it.
+// A kernel may touch a region only if one of its arguments points into it, and the region began before the launch.
 static void check_region(const Access *access, uint32_t lane) {
-    const Region *region =
-        &emulator.regions[emulator.region_of[(access->address[lane] - emulator.global.base) / LINE_BYTES]];
-    if (region->n_bytes == 0 || region->granted == emulator.n_launches) return;
+    const Region *region = region_at(access->address[lane]);
+    if (region->n_bytes == 0) return;
+    if (region->serial >= stream_ordered_below() && !stream_is_ordered(region->serial)) {
+        warp_fail(access->warp, access->instruction, lane,
+                  "race between streams: region '%s' began (emulator_region) in another stream, which no event orders "
+                  "before this launch",
+                  region->name);
+    }
+    if (region->granted == emulator.n_launches) return;
     char place[256];
     memory_describe(access->address[lane], place, sizeof(place));
     warp_fail(access->warp, access->instruction, lane,
@@ -528,48 +549,59 @@ __attribute__((format(printf, 3, 4), noreturn)) static void touch_fail(uint64_t 
     fail("%s: %s: %s\n  in %s", text, what, place, stream_current_name());
 }
 
-static void touch_cell(Cell *cell, Cell mine, bool is_reader, uint64_t address, AccessKind kind, const char *what) {
-    uint32_t serial = cell_serial(*cell);
-    if (serial >= stream_ordered_below() && serial != cell_serial(mine) && !stream_is_ordered(serial)) {
-        char other[128];
-        stream_describe(serial, other, sizeof(other));
-        touch_fail(address, what,
-                   "race between streams: %s of what was %s by %s in another stream, which no event orders "
-                   "before",
-                   kind == ACCESS_READ ? "read" : "write", is_reader ? "read" : "written", other);
-    }
+static void touch_cell(Cell cell, bool is_reader, uint64_t address, AccessKind kind, const char *what) {
+    uint32_t serial = cell_serial(cell);
+    if (serial < stream_ordered_below() || serial == stream_take_serials(0) || stream_is_ordered(serial)) return;
+    char other[128];
+    stream_describe(serial, other, sizeof(other));
+    touch_fail(address, what,
+               "race between streams: %s of what was %s by %s in another stream, which no event orders before",
+               kind == ACCESS_READ ? "read" : "write", is_reader ? "read" : "written", other);
 }
 
-// The cells of a part of a page: no unordered operation has touched them; then they are this operation's.
-static void touch_part(Shadow *shadow, size_t begin, size_t end, uint32_t shift, AccessKind kind, const char *what) {
-    Cell *writer = shadow->writer[shift], *reader = shadow->reader[shift], newest = 0;
-    Cell mine = cell_of(stream_take_serials(0), 1, 0, 0, 0), stale = cell_of(stream_ordered_below(), 0, 0, 0, 0);
+// The cells of a part of a page: no unordered operation has touched them.
+static void check_part(const Shadow *shadow, size_t begin, size_t end, uint32_t shift, AccessKind kind,
+                       const char *what) {
+    const Cell *writer = shadow->writer[shift], *reader = shadow->reader[shift];
+    Cell stale = cell_of(stream_ordered_below(), 0, 0, 0, 0), newest = 0;
     for (size_t c = begin >> shift; c < end >> shift; c++) newest = writer[c] > newest ? writer[c] : newest;
     for (size_t c = begin >> shift; c < end >> shift && kind == ACCESS_WRITE; c++) {
         newest = reader[c] > newest ? reader[c] : newest;
     }
     for (size_t c = begin >> shift; c < end >> shift && newest >= stale; c++) {
         uint64_t place = shadow->base + (c << shift);
-        touch_cell(&writer[c], mine, false, place, kind, what);
-        if (kind == ACCESS_WRITE) touch_cell(&reader[c], mine, true, place, kind, what);
+        touch_cell(writer[c], false, place, kind, what);
+        if (kind == ACCESS_WRITE) touch_cell(reader[c], true, place, kind, what);
     }
-    Cell *noted = kind == ACCESS_READ ? reader : writer;
-    for (size_t c = begin >> shift; c < end >> shift; c++) noted[c] = mine;
 }
 
-void shadow_touch_raw(uint64_t address, size_t n_bytes, AccessKind kind, const char *what) {
+// Checks a range, and notes the operation unless it takes a whole region: the region knows when it began.
+static void touch_range(uint64_t address, size_t n_bytes, AccessKind kind, const char *what, bool notes) {
     Shadow *shadow = &emulator.global;
-    if (n_bytes == 0 || !emulator.options.checks) return;
     size_t begin = address - shadow->base, end = begin + n_bytes;
+    Cell mine = cell_of(stream_take_serials(0), 1, 0, 0, 0);
     for (size_t at = begin; at < end;) {
         uint32_t size = at % 4 == 0 && end - at >= 4 ? 4 : at % 2 == 0 && end - at >= 2 ? 2 : 1;
         uint32_t shift = shift_for(shadow, at, size);
         size_t page_end = at / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES, stop = end < page_end ? end : page_end;
         stop = stop >> shift << shift;
-        touch_part(shadow, at, stop, shift, kind, what);
+        check_part(shadow, at, stop, shift, kind, what);
+        Cell *noted = kind == ACCESS_READ ? shadow->reader[shift] : shadow->writer[shift];
+        for (size_t c = at >> shift; c < stop >> shift && notes; c++) noted[c] = mine;
         at = stop;
     }
-    if (kind == ACCESS_WRITE) memset(shadow->state + begin, VALID, n_bytes);
+}
+
+void shadow_take(uint64_t address, size_t n_bytes, const char *what) {
+    bool has_unordered = stream_ordered_below() < stream_take_serials(0);
+    if (emulator.options.checks && has_unordered) touch_range(address, n_bytes, ACCESS_WRITE, what, false);
+}
+
+bool shadow_is_all(uint64_t address, size_t n_bytes, int state) {
+    const uint8_t *at = emulator.global.state + (address - emulator.global.base);
+    uint8_t differ = 0;
+    for (size_t i = 0; i < n_bytes; i++) differ |= (uint8_t)(at[i] ^ state);
+    return differ == 0;
 }
 
 void shadow_touch(uint64_t address, size_t n_bytes, AccessKind kind, const char *what) {
@@ -581,5 +613,14 @@ void shadow_touch(uint64_t address, size_t n_bytes, AccessKind kind, const char 
         if (kind == ACCESS_WRITE ? state & 1 : state == VALID) continue;
         touch_fail(address + i, what, "%s", state_name(state, kind));
     }
-    shadow_touch_raw(address, n_bytes, kind, what);
+    if (n_bytes == 0 || !emulator.options.checks) return;
+    const Region *region = region_at(address);
+    if (region->live && region->serial >= stream_ordered_below() && !stream_is_ordered(region->serial)) {
+        touch_fail(address, what,
+                   "race between streams: region '%s' began (emulator_region) in another stream, which no event orders "
+                   "before",
+                   region->name);
+    }
+    touch_range(address, n_bytes, kind, what, true);
+    if (kind == ACCESS_WRITE) memset(emulator.global.state + begin, VALID, n_bytes);
 }

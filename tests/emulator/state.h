@@ -97,8 +97,9 @@ void shadow_set_state(Shadow *shadow, uint64_t address, size_t n_bytes, int stat
 void shadow_access(Shadow *shadow, Access *access);
 // An operation of a stream (a copy, a matrix product) reads or writes a range; n_bytes may be 0.
 void shadow_touch(uint64_t address, size_t n_bytes, AccessKind kind, const char *what);
-// The same without requiring that what is read was written.
-void shadow_touch_raw(uint64_t address, size_t n_bytes, AccessKind kind, const char *what);
+// A region begins or ends: nothing unordered may have touched its bytes.
+void shadow_take(uint64_t address, size_t n_bytes, const char *what);
+bool shadow_is_all(uint64_t address, size_t n_bytes, int state);
 
 static inline char *shadow_data(const Shadow *shadow, uint64_t address) {
     return shadow->data + (address - shadow->base);
@@ -113,6 +114,7 @@ typedef struct Region {
     char name[64];
     uint32_t allocation;
     uint64_t granted;  // the launch whose arguments point into it
+    uint32_t serial;   // of the operation that began it
     bool live;
 } Region;
 
@@ -227,6 +229,11 @@ typedef struct Emulator {
 } Emulator;
 
 extern Emulator emulator;
+
+// The region that an address of the arena lies in, also a former one; n_bytes is 0 if there is none.
+static inline const Region *region_at(uint64_t address) {
+    return &emulator.regions[emulator.region_of[(address - emulator.global.base) / LINE_BYTES]];
+}
 
 // Every function of the API begins with API_ENTER: one caller at a time, and not from a host function of a stream.
 void emulator_enter(void);
