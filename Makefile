@@ -18,7 +18,7 @@ C11 = -x c -std=c11 $(CFLAGS) $(NUMBERS) $(WARNINGS)
 
 PROGRAM = train_gpt.cu
 HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h)
-TESTS = $(sort $(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
+TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out $(if $(NVCC),,tests/test_emulator.c),$(wildcard tests/test_*.c))))
 UNIT_TESTS = test_data test_kernels test_memory
 # RUN=valgrind: the unit tests under valgrind, which does not know every instruction of a new processor.
 RUN ?=
@@ -30,17 +30,28 @@ endif
 ifneq ($(SANITIZE),)
 BUILD = build/sanitized
 endif
-# Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
-EMULATED_TESTS = test_emulator
-RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(if $(NVCC),$(TESTS),$(filter-out $(EMULATED_TESTS),$(TESTS))))
-
-# The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
+# CUDA=1 builds for GPUs as well, CUDA=0 does not; otherwise it is built where nvcc and a GPU are found.
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA ?= $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo 1 || echo 0),0)
+# Code for the GPU that is there, otherwise for compute capability 8.0 and 9.0, and PTX for newer ones.
+GPU_TARGETS ?= $(if $(shell nvidia-smi -L 2>/dev/null),-arch=native,$(GPU_TARGETS_DEFAULT))
+GPU_TARGETS_DEFAULT = -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+empty =
+comma = ,
+space = $(empty) $(empty)
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(comma),$(NUMBERS) -Wall -Wextra)
+
+# Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
+EMULATED_TESTS = test_emulator emulated/test_kernels
+RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(if $(SANITIZE),$(TESTS),$(TESTS) $(EMULATED_TESTS_HERE)))
+EMULATED_TESTS_HERE = $(if $(NVCC),$(filter-out $(TESTS),$(EMULATED_TESTS)))
+
+# The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
 EMULATOR_OBJECTS = $(patsubst tests/emulator/%.c,build/emulator/%.o,$(wildcard tests/emulator/*.c))
 EMULATOR_HEADERS = $(wildcard tests/emulator/*.h)
 # What makes an object that the emulator can run: PTX for sm_80 as text, with line numbers.
-NVCC_EMULATED = -std=c++17 -O3 -lineinfo -gencode arch=compute_80,code=compute_80 --no-compress
+NVCC_EMULATED = -gencode arch=compute_80,code=compute_80 --no-compress
 # What such a program is linked with, instead of -lcudart -lcublasLt; by $(CXX).
 EMULATOR_LIBRARIES = build/libemulator.a -lm -lpthread
 
@@ -50,21 +61,46 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup train data test bench asan check-headers check-compilers check-readme clean
+.PHONY: help setup train data test bench emulated asan check-headers check-compilers check-cuda check-readme clean
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
 	@echo "variables: CC, CXX, ARCH=$(ARCH) (x86-64-v3: a program to carry elsewhere), WITHOUT=\"onednn openmp\","
-	@echo "RUN=valgrind (make test: the unit tests under valgrind, built for x86-64-v3)"
+	@echo "RUN=valgrind (make test: the unit tests under valgrind, built for x86-64-v3), CUDA=1 or 0 (with or without CUDA)"
 
 setup: ## installs what is missing (Debian packages)
 	@sh scripts/setup.sh
 
 train: train_gpt data ## builds ./train_gpt and the default token files
 
-train_gpt: $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh
+# What is built for: the program is built again when it changes.
+build/cuda_is_$(CUDA): | build
+	@rm -f build/cuda_is_* && touch $@
+
+train_gpt: $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh build/cuda_is_$(CUDA)
+ifeq ($(CUDA),1)
+	@echo "for the CPU and CUDA"
+	@libraries=$$(sh scripts/libraries.sh $(CC) | sed 's/-fopenmp/-Xcompiler -fopenmp/') && set -x && \
+	$(NVCC) -x cu $(NVCC_FLAGS) $(GPU_TARGETS) $(PROGRAM) -o $@.new $$libraries -lcublasLt
+else
+	@echo "for the CPU$(if $(NVCC),; no GPU is here$(comma) CUDA=1 builds for one all the same)"
 	@libraries=$$(sh scripts/libraries.sh $(CC)) && set -x && $(CC) $(C11) $(PROGRAM) -o $@.new -x none $$libraries
+endif
 	@mv $@.new $@
+
+emulated: train_gpt_emulated ## ./train_gpt_emulated: the trainer whose cuda device is the emulator of tests/emulator
+
+# Programs for nvcc, with the emulator in place of a GPU.
+NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED -Itests/emulator -Xcompiler -fopenmp
+build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile | build
+	@mkdir -p $(@D) && $(NVCC_PROGRAM) -c $< -o $@
+
+train_gpt_emulated: build/emulated/train_gpt.o build/libemulator.a
+	@$(CXX) $^ $(EMULATOR_LIBRARIES) -fopenmp -o $@
+
+build/emulated/test_kernels: tests/test_kernels.c $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile
+	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
+	$(CXX) $@.o $(EMULATOR_LIBRARIES) -fopenmp -lcmocka -o $@
 
 build:
 	@mkdir -p build
@@ -89,7 +125,7 @@ build/libemulator.a: $(EMULATOR_OBJECTS)
 
 # Any .cu below tests/ becomes an object for the emulator: build/emulated/NAME.o
 build/emulated/%.o: tests/%.cu $(EMULATOR_HEADERS) Makefile
-	@mkdir -p $(@D) && $(NVCC) $(NVCC_EMULATED) -Itests/emulator -c $< -o $@
+	@mkdir -p $(@D) && $(NVCC) $(NVCC_FLAGS) $(NVCC_EMULATED) -Itests/emulator -c $< -o $@
 
 # A program of tests/ whose other half is CUDA code for the emulator.
 $(BUILD)/test_emulator: tests/test_emulator.c $(patsubst %,build/emulated/emulator/%.o,plants families products) \
@@ -107,7 +143,7 @@ check-readme: ## the README's table of sources is true
 	@sh scripts/reading_order.sh README.md
 
 test: train_gpt data build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
-	@$(if $(RUN)$(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
+	@$(if $(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
 
 build/bench: tests/bench.c $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
@@ -143,5 +179,12 @@ check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's a
 	build/train_gpt_bare -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -p bf16 -x 2 -m 2 -g 30 >build/compilers_bare.log
 	@echo "check-compilers: no warnings, the same bits from $(CC) and $(CXX)"
 
+# Every target, warnings being errors; needs nvcc, no GPU.
+CUDA_TARGETS = 80 86 89 90 100 120
+check-cuda: | build ## nvcc compiles the program for every kind of GPU without warnings
+	@$(if $(NVCC),$(NVCC) -x cu $(NVCC_FLAGS) -Xcompiler -fopenmp -Werror all-warnings \
+	    $(foreach target,$(CUDA_TARGETS),-gencode arch=compute_$(target)$(comma)code=sm_$(target)) \
+	    -c $(PROGRAM) -o build/check_cuda.o && echo "check-cuda: sm_$(subst $(space),$(comma) sm_,$(CUDA_TARGETS))",echo "skipped, as there is no nvcc: check-cuda")
+
 clean: ## removes what was built
-	rm -rf build train_gpt train_gpt.new data/*.bin
+	rm -rf build train_gpt train_gpt.new train_gpt_emulated data/*.bin

@@ -20,7 +20,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 #include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
 
 // Makes a new empty directory; its name goes to `path` (at least 256 bytes).
 static inline void make_directory(char *path) {
@@ -63,7 +69,7 @@ static inline char *read_file(const char *path, size_t *n_bytes) {
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
     size_t n = (size_t)ftell(file);
     rewind(file);
-    char *bytes = malloc(n + 1);
+    char *bytes = (char *)malloc(n + 1);
     assert_non_null(bytes);
     assert_int_equal(fread(bytes, 1, n, file), n);
     bytes[n] = '\0';

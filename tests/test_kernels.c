@@ -89,7 +89,7 @@ typedef struct {
     Shape shape;
     Number type;
     int variant;
-    bool unaligned, onednn;  // buffers begin one element late; matmul by oneDNN
+    bool unaligned, library;  // buffers begin one element late; products the other way: oneDNN, or CUDA's own kernel
 } Case;
 
 struct Run {
@@ -108,7 +108,7 @@ struct Run {
     uint64_t drawn, hash;  // numbers drawn; hash of all that was made or changed
 };
 
-static const Operation operations[OPERATIONS];
+static int operation_index(const Operation *operation);  // in the list of cases
 static void call(Run *run);
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ static double element_round(Element element, double x) {
 // n zeros, until the case ends.
 static double *array(Run *run, size_t n) {
     assert_true(run->n_arrays < MOST_ARRAYS);
-    double *x = calloc(n, sizeof(double));
+    double *x = (double *)calloc(n, sizeof(double));
     assert_non_null(x);
     return run->arrays[run->n_arrays++] = x;
 }
@@ -194,14 +194,26 @@ static void fill_words(char *to, size_t n_bytes, uint16_t word) {
     for (size_t i = 0; i + 2 <= n_bytes; i += 2) memcpy(to + i, &word, 2);
 }
 
+static char *device_bytes(Device *device, size_t n_bytes) {
+    void *bytes = NULL;
+    if (device->real == DEVICE_CPU) bytes = aligned_alloc(64, n_bytes);
+    else CUDA_ONLY(CUDA_CHECK(cudaMalloc(&bytes, n_bytes)));
+    return (char *)bytes;
+}
+
+static void device_bytes_free(Device *device, char *bytes) {
+    if (device->real == DEVICE_CPU) free(bytes);
+    else CUDA_ONLY(CUDA_CHECK(cudaFree(bytes)));
+}
+
 static void buffer_build(Run *run, int parameter) {
     Buffer *x = &run->buffers[parameter];
     size_t size = ELEMENT_BYTES[x->element];
     x->at = GUARD_BYTES + (run->c.unaligned ? size : 0);
     x->n_bytes = round_up(x->at + x->n * size + GUARD_BYTES, 64);
-    x->before = malloc(x->n_bytes);
-    x->after = malloc(x->n_bytes);
-    x->memory = aligned_alloc(64, x->n_bytes);
+    x->before = (char *)malloc(x->n_bytes);
+    x->after = (char *)malloc(x->n_bytes);
+    x->memory = device_bytes(run->device, x->n_bytes);
     assert_true(x->before && x->after && x->memory);
     fill_words(x->before, x->n_bytes, GUARD_WORD);
     if (x->role == MADE) fill_words(x->before + x->at, x->n * size, MADE_WORD);
@@ -241,6 +253,14 @@ static void buffer_download(Run *run, Buffer *x, bool ran) {
 // ---------------------------------------------------------------------------------------------------------------
 // One operation on a device
 
+// On CUDA the other way of making products is our own kernel, which serves where cuBLASLt has none.
+static void products_by_own_kernel(Device *device) {
+    (void)device;
+#ifdef __CUDACC__
+    for (size_t i = 0; i < device->matmul->n_entries; i++) device->matmul->entries[i].own_kernel = true;
+#endif
+}
+
 // Plans the operation, which must not touch anything, then runs it twice between guards in the slab; the results are in
 // the buffers' `got`.
 static void execute(Run *run) {
@@ -258,11 +278,12 @@ static void execute(Run *run) {
         if (pass == 0) {
             run->ledger = run->memory.ledger;
             if (device->matmul) matmul_create(device);
+            if (run->c.library) products_by_own_kernel(device);
             memory_reserve(&run->memory, device, &run->ledger);
         }
         if (pass < 1) {
-            kept = memory_keep(&run->memory, TIER_DEVICE, KIND_DATA, GUARD_BYTES, "guard");
-            guard = memory_push(&run->memory, TIER_DEVICE, KIND_DATA, GUARD_BYTES, "guard");
+            kept = (char *)memory_keep(&run->memory, TIER_DEVICE, KIND_DATA, GUARD_BYTES, "guard");
+            guard = (char *)memory_push(&run->memory, TIER_DEVICE, KIND_DATA, GUARD_BYTES, "guard");
             device_upload(device, kept, pattern, GUARD_BYTES);
             device_upload(device, guard, pattern, GUARD_BYTES);
         }
@@ -348,8 +369,8 @@ static uint64_t run_case(Device *device, const Case *c, int *n_differences) {
     run.drawn = run.hash = 0;
     snprintf(run.name, sizeof(run.name), "%s %s, %s (%zu %zu %zu %zu %zu)%s%s, %d threads", c->operation->name,
              c->operation->variants[c->variant], number_name(c->type), run.n[0], run.n[1], run.n[2], run.n[3],
-             run.n[4], c->unaligned ? " unaligned" : "", c->onednn ? " oneDNN" : "", device->threads);
-    device->matmul = c->operation->matmul ? matmul_open(c->onednn) : NULL;
+             run.n[4], c->unaligned ? " unaligned" : "", c->library ? " the other way" : "", device->threads);
+    device->matmul = c->operation->matmul ? matmul_open(c->library && device->real == DEVICE_CPU) : NULL;
     c->operation->test(&run);
     for (int i = 0; i < run.n_buffers; i++) check(&run, i);
     if (device->matmul) matmul_close(device->matmul);
@@ -357,7 +378,7 @@ static uint64_t run_case(Device *device, const Case *c, int *n_differences) {
     for (int i = 0; i < run.n_buffers; i++) {
         free(run.buffers[i].before);
         free(run.buffers[i].after);
-        free(run.buffers[i].memory);
+        device_bytes_free(device, run.buffers[i].memory);
     }
     for (int i = 0; i < run.n_arrays; i++) free(run.arrays[i]);
     return run.hash;
@@ -687,7 +708,7 @@ static void naive_matmul(const size_t *n, double *const *x) {
 static void test_matmul(Run *run) {
     static const int MADE_IS[4] = {0, 2, 3, 4};
     static const bool IS_GIVEN[4][6] = {{0, 0, 1, 1, 1, 0}, {0, 1, 0, 1, 0, 0}, {0, 1, 1, 0, 0, 0}, {0, 1, 0, 0, 0, 0}};
-    const int kind = (int)(run->c.operation - operations) - MATMUL_FORWARD;
+    const int kind = operation_index(run->c.operation) - MATMUL_FORWARD;
     const size_t rows = run->n[0], IC = run->n[1], OC = run->n[2], terms[4] = {IC, OC, rows, rows};
     const size_t sizes[6] = {rows * OC, rows * OC, rows * IC, OC * IC, OC, rows * OC};
     Buffer *y = made(run, kind > 1 && run->variant ? CHANGED : MADE, kind > 1 ? IN_FP32 : run->type,
@@ -696,7 +717,10 @@ static void test_matmul(Run *run) {
     for (int i = 0; i < 6; i++) {
         x[i] = IS_GIVEN[kind][i] ? given(run, run->type, sizes[i], i == 4 ? run->variant : 1) : array(run, sizes[i]);
     }
-    if (kind == 0) naive_matmul(run->n, (double *[]){y->want, NULL, x[2], x[3], x[4], y->size});
+    if (kind == 0) {
+        double *const wanted[6] = {y->want, NULL, x[2], x[3], x[4], y->size};
+        naive_matmul(run->n, wanted);
+    }
     if (kind == 1) naive_product(y->want, y->size, rows, IC, OC, x[1], OC, 1, x[3], IC, 1);
     if (kind == 2) naive_product(y->want, y->size, OC, IC, rows, x[1], 1, OC, x[2], IC, 1);
     for (size_t i = 0; i < rows * OC && kind == 3; i++) term(y, i % OC, x[1][i], fabs(x[1][i]));
@@ -926,6 +950,20 @@ static const Operation operations[OPERATIONS] = {
     {"device_copies", test_device, ELEMENT_SHAPES, {"zero", "upload", "download"}, false, false, false},
 };
 
+static int operation_index(const Operation *operation) { return (int)(operation - operations); }
+
+// A pointer that C++, too, turns into any other.
+#ifdef __cplusplus
+struct Any {
+    void *pointer;
+    template <typename T> operator T *() const { return (T *)pointer; }
+};
+#define ANY(pointer) Any{pointer}
+#else
+typedef void *Any;
+#define ANY(pointer) (pointer)
+#endif
+
 // The operation of a case, on the buffers that its test gave and made.
 static void call(Run *run) {
     Device *d = run->device;
@@ -933,9 +971,10 @@ static void call(Run *run) {
     const Number type = run->c.type;
     const size_t *n = run->n, C = n[2] * n[3];
     const int v = run->variant;
-    void **p = run->data;
+    Any p[MOST_BUFFERS];
+    for (int i = 0; i < MOST_BUFFERS; i++) p[i] = ANY(run->data[i]);
     AdamW step = adamw_step(ADAMW_LR, ADAMW_DECAY, ADAMW_T, ADAMW_SCALE, v == 0);
-    switch (run->c.operation - operations) {
+    switch (operation_index(run->c.operation)) {
     case ENCODER_FORWARD: encoder_forward(d, type, p[0], p[1], p[2], p[3], n[0], n[1], n[2]); break;
     case ENCODER_BACKWARD: encoder_backward(d, type, p[0], p[1], p[2], p[3], n[0], n[1], n[1] + 2, n[2], v); break;
     case LAYERNORM_FORWARD:
@@ -949,7 +988,7 @@ static void call(Run *run) {
     case GELU_FORWARD: gelu_forward(d, type, p[0], p[1], n[0]); break;
     case GELU_BACKWARD: gelu_backward(d, type, p[v], p[1], p[2], n[0]); break;
     case CLASSIFIER: classifier(d, type, p[0], p[1], p[2], n[0], n[1], n[2], 1.0f / (float)n[0], v); break;
-    case MATMUL_FORWARD: matmul_forward(d, memory, type, p[0], p[1], p[2], v ? p[3] : NULL, n[0], n[1], n[2]); break;
+    case MATMUL_FORWARD: matmul_forward(d, memory, type, p[0], p[1], p[2], v ? p[3] : ANY(NULL), n[0], n[1], n[2]); break;
     case MATMUL_INPUT: matmul_backward_input(d, memory, type, p[0], p[1], p[2], n[0], n[1], n[2]); break;
     case MATMUL_WEIGHT: matmul_backward_weight(d, memory, type, p[0], p[1], p[2], n[0], n[1], n[2], v); break;
     case MATMUL_BIAS: matmul_backward_bias(d, memory, type, p[0], p[1], n[0], n[2], v); break;
@@ -960,11 +999,14 @@ static void call(Run *run) {
         attention_backward(d, memory, type, (AttentionKind)v, p[0], p[1], p[2], p[3], p[4], n[0], n[1], C, n[2]);
         break;
     case NORM_CHUNKS: norm_chunks(d, p[0], p[1], n[0] * NORM_CHUNK); break;
-    case ADAMW: adamw(d, &step, type, p[0], type == FP32 ? NULL : p[1], p[2], p[3], p[4], n[0], n[1]); break;
+    case ADAMW: adamw(d, &step, type, p[0], type == FP32 ? ANY(NULL) : p[1], p[2], p[3], p[4], n[0], n[1]); break;
     case DEVICE:
         if (v == 0) device_zero(d, p[0], n[0] * number_size(type));
-        if (v == 1) device_upload(d, p[0], p[1], n[0] * number_size(type));
-        if (v == 2) device_download(d, p[0], p[1], n[0] * number_size(type));
+        if (v == 1) device_upload(d, p[0], run->buffers[1].before + run->buffers[1].at, n[0] * number_size(type));
+        if (v == 2) {  // by way of the host
+            device_download(d, run->buffers[0].after, p[1], n[0] * number_size(type));
+            device_upload(d, p[0], run->buffers[0].after, n[0] * number_size(type));
+        }
         break;
     default: fail_msg("no operation");
     }
@@ -986,19 +1028,55 @@ static void run_operation(Device *device, const Operation *operation) {
     int n_differences = 0;
     for (int s = 0; operation->shapes[s].n[0] > 0; s++) {
         for (int i = 0; i < 8 * MOST_VARIANTS; i++) {
-            Case c = {operation, operation->shapes[s], i & 1 ? BF16 : FP32, i / 8, i & 2, i & 4};
+            Case c = {operation, operation->shapes[s], i & 1 ? BF16 : FP32, i / 8, (i & 2) != 0, (i & 4) != 0};
             if (!operation->variants[c.variant] || (c.unaligned && s % 3 != 1)) continue;
-            if ((operation->fp32_only && c.type != FP32) || (c.onednn && !(operation->matmul && USE_ONEDNN))) continue;
+            bool other_way = operation->matmul && (USE_ONEDNN || device->real == DEVICE_CUDA);
+            if ((operation->fp32_only && c.type != FP32) || (c.library && !other_way)) continue;
+            // A thread per element is slow on the emulator, and knows no tiles: small shapes show all of it.
+            if (device->real == DEVICE_CUDA && c.library && c.shape.n[0] * c.shape.n[1] * c.shape.n[2] > 1 << 17) continue;
             run_case(device, &c, &n_differences);
         }
     }
     assert_true(operation->differences == (n_differences > 0));
 }
 
-static void test_operation(void **state) {
+// The device under test: a GPU (or the emulator) where nvcc compiled this, else the CPU.
+static Device device_under_test(void) {
     Device device = cpu_device(1);
-    run_operation(&device, *state);
+#ifdef __CUDACC__
+    static Cuda *cuda = NULL;
+    if (!cuda) cuda = cuda_open();
+    device.kind = device.real = DEVICE_CUDA;
+    device.cuda = cuda;
+    device.compute_capability = cuda->compute_capability;
+#endif
+    return device;
 }
+
+static void test_operation(void **state) {
+    Device device = device_under_test();
+    run_operation(&device, (const Operation *)*state);
+}
+
+#ifdef __CUDACC__
+// Operations whose sums have one order on all devices, or that have none, give the bits of the CPU.
+static void test_bits_of_the_cpu(void **state) {
+    (void)state;
+    static const int SAME[] = {ENCODER_FORWARD, RESIDUAL_FORWARD, GELU_FORWARD, GELU_BACKWARD, NORM_CHUNKS, ADAMW};
+    Device cpu = cpu_device(1), cuda = device_under_test();
+    for (size_t i = 0; i < sizeof(SAME) / sizeof(SAME[0]); i++) {
+        const Operation *o = &operations[SAME[i]];
+        for (int s = 0; o->shapes[s].n[0] > 0; s++) {
+            for (int j = 0; j < 2 * MOST_VARIANTS; j++) {
+                Case c = {o, o->shapes[s], j & 1 ? BF16 : FP32, j / 2, false, false};
+                if (!o->variants[c.variant] || (o->fp32_only && c.type != FP32)) continue;
+                if (run_case(&cpu, &c, NULL) == run_case(&cuda, &c, NULL)) continue;
+                fail_msg("%s %s, shape %d: other bits than the CPU's", o->name, o->variants[c.variant], s);
+            }
+        }
+    }
+}
+#endif
 
 // The same bits from every number of threads; the math library does not promise that.
 static void test_threads(void **state) {
@@ -1046,7 +1124,7 @@ static void test_classifier_special(void **state) {
     const float gradients_known[ROWS][V] = {{0}, {0.5f, -0.5f, 0, 0}, {0.125f, 0.125f, -0.375f, 0.125f},
                                             {-0.25f, 0, 0.25f, 0}, {0.25f, -0.5f, 0.25f, 0}};
     Device device = cpu_device(1);
-    for (Number type = FP32; type < NUMBERS; type++) {
+    for (Number type = FP32; type < NUMBERS; type = (Number)(type + 1)) {
         float losses[ROWS], stored[ROWS * Vp];
         for (size_t i = 0; i < ROWS * Vp; i++) {
             element_put((Element)type, stored, i, i % Vp == V ? NAN : (double)logits[i / Vp][i % Vp]);
@@ -1090,7 +1168,7 @@ static void test_layernorm_recompute(void **state) {
     enum { ROWS = 3, C = 1030 };
     static float x[ROWS * C], w[C], b[C], y[2][ROWS * C], mean[ROWS], rstd[ROWS];
     Device device = cpu_device(1);
-    for (Number type = FP32; type < NUMBERS; type++) {
+    for (Number type = FP32; type < NUMBERS; type = (Number)(type + 1)) {
         for (size_t i = 0; i < ROWS * C; i++) element_put((Element)type, x, i, random_uniform(1, 0, i) - 0.3);
         for (size_t c = 0; c < C; c++) {
             element_put((Element)type, w, c, random_uniform(2, 0, c));
@@ -1142,7 +1220,7 @@ static void test_adamw_lengths(void **state) {
     (void)state;
     Device device = cpu_device(1);
     for (size_t i = 0; i < 4 * 70; i++) {
-        Case c = {&operations[ADAMW], {{i / 4 + 1, i / 4 * (i % 3) / 2}}, i % 4 < 2 ? FP32 : BF16, 0, i & 1, false};
+        Case c = {&operations[ADAMW], {{i / 4 + 1, i / 4 * (i % 3) / 2}}, i % 4 < 2 ? FP32 : BF16, 0, i % 2 == 1, false};
         run_case(&device, &c, NULL);
     }
 }
@@ -1295,7 +1373,7 @@ static void test_normal(void **state) {
     for (int p = 0; p < 4; p++) {
         assert_true(fabs(sum[p] / (2.0 * N) - moments[p]) <= 5 * sqrt(variances[p] / (2.0 * N)));
     }
-    assert_true(fabs(product) <= 5 * sqrt(N) && fabs(neighbours) <= 5 * sqrt(N) && fabs(streams) <= 5 * sqrt(N / 4.0));
+    assert_true(fabs(product) <= 5 * sqrt((double)N) && fabs(neighbours) <= 5 * sqrt((double)N) && fabs(streams) <= 5 * sqrt(N / 4.0));
     assert_true(fabs(uniform / N - 0.5) <= 5 * sqrt(1 / 12.0 / N));
 }
 
@@ -1323,6 +1401,9 @@ static void test_permute(void **state) {
 
 int main(void) {
     static const struct CMUnitTest others[] = {
+#ifdef __CUDACC__
+        cmocka_unit_test(test_bits_of_the_cpu),
+#else
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_classifier_special),
         cmocka_unit_test(test_classifier_sum),
@@ -1336,6 +1417,7 @@ int main(void) {
         cmocka_unit_test(test_sigmoid),
         cmocka_unit_test(test_normal),
         cmocka_unit_test(test_permute),
+#endif
     };
     enum { OTHERS = sizeof(others) / sizeof(others[0]) };
     struct CMUnitTest tests[OPERATIONS + OTHERS];
