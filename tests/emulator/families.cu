@@ -330,7 +330,7 @@ static uint16_t bf16_of(float x) {
 }
 static uint16_t f16_of(float x) { __half h = __float2half_rn(x); uint16_t bits; memcpy(&bits, &h, 2); return bits; }
 static float of_bf16(uint16_t x) { return f32((uint32_t)x << 16); }
-static float of_f16(uint16_t x) { __half h; memcpy(&h, &x, 2); return __half2float(h); }
+static float of_f16(uint16_t x) { __half_raw raw; raw.x = x; __half h(raw); return __half2float(h); }
 static uint64_t to_integer(double x, int bits, bool is_signed, bool wide) {
     if (x != x) return wide ? 1ull << (bits - 1) : 0;
     double low = is_signed ? -std::ldexp(1, bits - 1) : 0, high = std::ldexp(1, is_signed ? bits - 1 : bits);

@@ -830,7 +830,10 @@ static void set_desc(Product *p, cublasLtMatmulDescAttributes_t attribute, T val
 }
 
 static Product product_begin() {
-    Product p = {96, 40, 64};
+    Product p = {};
+    p.m = 96;
+    p.n = 40;
+    p.k = 64;
     p.w = shorts(96 * 64);
     p.x = shorts(40 * 64 + 64);
     p.bias = shorts(96);
