@@ -18,7 +18,7 @@ C11 = -x c -std=c11 $(CFLAGS) $(NUMBERS) $(WARNINGS)
 
 PROGRAM = train_gpt.cu
 HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h)
-TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out $(if $(NVCC),,tests/test_emulator.c),$(wildcard tests/test_*.c))))
+TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emulated.c $(if $(NVCC),,tests/test_emulator.c),$(wildcard tests/test_*.c))))
 UNIT_TESTS = test_data test_kernels test_memory
 # RUN=valgrind: the unit tests under valgrind, which does not know every instruction of a new processor.
 RUN ?=
@@ -43,7 +43,7 @@ space = $(empty) $(empty)
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(comma),$(NUMBERS) -Wall -Wextra)
 
 # Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
-EMULATED_TESTS = test_emulator emulated/test_kernels
+EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(if $(SANITIZE),$(TESTS),$(TESTS) $(EMULATED_TESTS_HERE)))
 EMULATED_TESTS_HERE = $(if $(NVCC),$(filter-out $(TESTS),$(EMULATED_TESTS)))
 
@@ -98,7 +98,7 @@ build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile |
 train_gpt_emulated: build/emulated/train_gpt.o build/libemulator.a
 	@$(CXX) $^ $(EMULATOR_LIBRARIES) -fopenmp -o $@
 
-build/emulated/test_kernels: tests/test_kernels.c $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile
+build/emulated/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
 	$(CXX) $@.o $(EMULATOR_LIBRARIES) -fopenmp -lcmocka -o $@
 
@@ -178,6 +178,11 @@ check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's a
 	$(CC) $(C11) -Werror $(PROGRAM) -o build/train_gpt_bare -x none $$libraries && \
 	build/train_gpt_bare -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -p bf16 -x 2 -m 2 -g 30 >build/compilers_bare.log
 	@echo "check-compilers: no warnings, the same bits from $(CC) and $(CXX)"
+
+# The kernel tests for a real GPU (scripts/gpu_check.sh).
+build/gpu/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile | build
+	@mkdir -p $(@D) && $(NVCC) -x cu $(NVCC_FLAGS) $(GPU_TARGETS) -Xcompiler -fopenmp,-Wno-unused-function -diag-suppress 177 \
+	    $< -o $@ -lcublasLt -lcmocka
 
 # Every target, warnings being errors; needs nvcc, no GPU.
 CUDA_TARGETS = 80 86 89 90 100 120

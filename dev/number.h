@@ -35,8 +35,10 @@ enum { NUMBER_BLOCK = 1024, LANES = 16 };  // NUMBER_BLOCK is a multiple of LANE
 // A hint to bring a line into the caches; the address may be invalid.
 #ifdef __GNUC__
 #define NUMBER_PREFETCH(pointer) __builtin_prefetch(pointer)
+#define NUMBER_NOINLINE __attribute__((noinline))
 #else
 #define NUMBER_PREFETCH(pointer) ((void)0)
+#define NUMBER_NOINLINE
 #endif
 
 SHARED size_t number_size(Number type) { return type == FP32 ? 4 : 2; }

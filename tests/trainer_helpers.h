@@ -34,15 +34,19 @@ __attribute__((format(printf, 1, 2))) static inline Trainer *open_trainer(const 
     return m;
 }
 
-// The state that counts, hashed: every tensor without padding, in fp32.
-static inline uint64_t state_hash(const Trainer *m) {
+// The state that counts, hashed: every tensor without padding, in fp32, wherever it is.
+static inline uint64_t state_hash(Trainer *m) {
     uint64_t hash = 0;
     for (int section = 0; section < CHECKPOINT_SECTIONS; section++) {
         for (size_t block = 0; block < m->store.n_blocks; block++) {
             const BlockLayout *layout = store_layout(&m->store, block);
             for (size_t i = 0; i < layout->n_tensors; i++) {
                 const float *x = checkpoint_section(&m->store, section) + store_offset(&m->store, block);
-                hash = checkpoint_hash(hash, x + layout->tensors[i].offset, layout->tensors[i].n_saved * 4);
+                size_t n_bytes = layout->tensors[i].n_saved * sizeof(float);
+                void *copy = malloc(n_bytes);
+                device_download(&m->device, copy, x + layout->tensors[i].offset, n_bytes);
+                hash = checkpoint_hash(hash, copy, n_bytes);
+                free(copy);
             }
         }
     }

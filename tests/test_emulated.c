@@ -1,0 +1,240 @@
+// test_emulated.c - the whole trainer on the CUDA device, executed by the emulator (tests/emulator), compiled by nvcc.
+//
+// Every run is a child process, since the emulator takes its order of streams from the environment when it starts. The
+// emulator itself ends a run that touches what it may not (bounds, initialisation, races of threads, blocks and
+// streams), so each of these runs is also a test of that. What is compared here: the same bits in every legal order of
+// streams and for every memory flag, and the CPU's numbers within the rounding of sums in another order.
+#include "trainer_helpers.h"
+
+typedef struct {
+    const char *order;  // EMULATOR_STREAMS, or NULL for the CPU
+    char line[512];
+    int steps;
+    int result;  // a pipe's end
+} Child;
+
+static void child_run(void *argument) {
+    const Child *child = (const Child *)argument;
+    if (child->order) setenv("EMULATOR_STREAMS", child->order, 1);
+    Trainer *m = open_trainer("-i random -g 0 -v 0 --device %s %s", child->order ? "cuda" : "cpu", child->line);
+    trainer_start(m);
+    RunResult result = run_steps(m, child->steps);
+    trainer_close(m);
+    assert_int_equal(write(child->result, &result, sizeof(result)), sizeof(result));
+}
+
+__attribute__((format(printf, 3, 4))) static RunResult run_device(const char *order, int steps, const char *format, ...) {
+    Child child;
+    RunResult result;
+    int ends[2];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(child.line, sizeof(child.line), format, arguments);
+    va_end(arguments);
+    assert_int_equal(pipe(ends), 0);
+    child.order = order;
+    child.steps = steps;
+    child.result = ends[1];
+    expect_exit(child_run, &child, 0, "");
+    assert_int_equal(read(ends[0], &result, sizeof(result)), sizeof(result));
+    close(ends[0]);
+    close(ends[1]);
+    return result;
+}
+
+// fp32: sums of some thousand terms in another order, in the loss (4.2) and relative in the norm. bf16: single roundings
+// of activations the other way.
+static void assert_close_to_cpu(const RunResult *a, const RunResult *cpu, int steps, bool bf16, const char *what) {
+    const double loss = bf16 ? 5e-3 : 1e-5, norm = bf16 ? 2e-2 : 2e-5;
+    for (int i = 0; i < steps; i++) {
+        if (!(fabs(a->losses[i] - cpu->losses[i]) <= loss && fabs(a->norms[i] / cpu->norms[i] - 1) <= norm)) {
+            fail_msg("%s, step %d: losses %.9g, on the CPU %.9g; norms %.9g, %.9g", what, i + 1, a->losses[i],
+                     cpu->losses[i], a->norms[i], cpu->norms[i]);
+        }
+    }
+    assert_true(isfinite(a->losses[0]) && a->norms[0] > 0);
+}
+
+// TINY, one with heads of 64 channels, and ODD with heads of 17, odd lengths and positions to spare.
+static const char *const MODELS[] = {"-e 2x48x3 --vocab 67 -t 32 -b 2", "-e 2x128x2 --vocab 67 -t 64 -b 1",
+                                     "-e 2x51x3 --vocab 67 -t 37 --max-length 41 -b 3"};
+static const int TOKENS[] = {64, 64, 111};
+
+// Rows in which every pair of values of two columns occurs: model, bf16, level, micro-batches, attention, head chunks.
+// TEST_ALL=1 runs the full grid.
+static const int PAIRS[][6] = {{0, 0, 0, 1, 0, 1}, {0, 1, 1, 2, 1, 3}, {0, 0, 2, 2, 0, 3}, {0, 1, 3, 1, 1, 1},
+                               {1, 1, 0, 2, 1, 3}, {1, 0, 1, 1, 0, 1}, {1, 1, 2, 1, 1, 1}, {1, 0, 3, 2, 0, 3},
+                               {2, 0, 0, 1, 1, 3}, {2, 1, 1, 2, 0, 1}, {2, 1, 2, 1, 0, 3}, {2, 0, 3, 2, 1, 1}};
+
+static void configuration_line(char *line, size_t size, const int *c) {
+    snprintf(line, size, "%s -p %s -r %d -d %d --attention %s --head-chunks %d", MODELS[c[0]], c[1] ? "bf16" : "fp32",
+             c[2], c[3] * TOKENS[c[0]], c[4] ? "plain" : "fused", c[5]);
+}
+
+static void check_configuration(const int *c, int index) {
+    char line[512], seed[16];
+    configuration_line(line, sizeof(line), c);
+    snprintf(seed, sizeof(seed), "%d", index + 1);
+    const int steps = c[0] == 1 ? 2 : 3;
+    RunResult lazy = run_device("laziest", steps, "%s", line);
+    RunResult other = run_device(index % 2 ? "eager" : seed, steps, "%s", line);
+    RunResult cpu = run_device(NULL, steps, "%s", line);
+    assert_same_run(&lazy, &other, line);
+    assert_close_to_cpu(&lazy, &cpu, steps, c[1], line);
+}
+
+static void test_configurations(void **state) {
+    (void)state;
+    if (!getenv("TEST_ALL")) {
+        for (size_t i = 0; i < sizeof(PAIRS) / sizeof(PAIRS[0]); i++) check_configuration(PAIRS[i], (int)i);
+        return;
+    }
+    for (int i = 0; i < 3 * 2 * 4 * 2 * 2 * 2; i++) {
+        const int c[6] = {i / 64, i / 32 % 2, i / 8 % 4, 1 + i / 4 % 2, i / 2 % 2, i % 2 ? 3 : 1};
+        check_configuration(c, i);
+    }
+}
+
+// Promise 3 on this device: a memory flag changes no bit.
+static void test_recompute_same_bits(void **state) {
+    (void)state;
+    for (int model = 0; model < 3; model += 2) {
+        for (int type = FP32; type <= BF16; type++) {
+            RunResult kept = run_device("eager", 2, "%s -p %s -r 0", MODELS[model], number_name((Number)type));
+            for (int level = 1; level <= 3; level++) {
+                RunResult again = run_device("laziest", 2, "%s -p %s -r %d --recompute-layers %d", MODELS[model],
+                                            number_name((Number)type), level, level == 2 ? 1 : 2);
+                assert_same_run(&kept, &again, MODELS[model]);
+            }
+        }
+    }
+}
+
+// Within a step: no allocation, no wait for the whole device, no float atomics; the host waits twice (its slot, results).
+static void count_step(void *argument) {
+    (void)argument;
+    Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -d 192 -r 1", MODELS[0]);
+    trainer_start(m);
+    run_steps(m, 1);
+    emulator_reset_counts();
+    StepRow row;
+    train_step(m, &row);
+    EmulatorCounts counts = emulator_counts();
+    assert_true(counts.launches > 50 && counts.matmuls > 50);
+    assert_true(counts.allocations == 0 && counts.frees == 0 && counts.host_allocations == 0);
+    assert_true(counts.device_synchronisations == 0 && counts.float_atomics == 0);
+    assert_true(counts.stream_synchronisations <= m->config.micro_batches + 1);
+    trainer_close(m);
+}
+
+static void test_step_waits_for_nothing(void **state) {
+    (void)state;
+    expect_exit(count_step, NULL, 0, "");
+}
+
+// Validation, a sample, a save on the one device and going on from it on the other: every phase as planned, the same
+// weights.
+static void save_and_go_on(void *argument) {
+    const char *directory = (const char *)argument;
+    uint64_t states[2];
+    for (int pass = 0; pass < 2; pass++) {  // saved by CUDA; read by the CPU, then by CUDA
+        Trainer *m = open_trainer("-i random -g 20 -m 2 -o %s -y %d --device %s %s -p bf16", directory, pass,
+                                  pass ? "cpu" : "cuda", MODELS[2]);
+        trainer_start(m);
+        if (pass == 0) {
+            run_steps(m, 1);
+            assert_true(isfinite(validate(m)));
+            sample(m);
+            save(m);
+            assert_as_planned(m);
+        }
+        states[pass] = state_hash(m);
+        trainer_close(m);
+    }
+    assert_true(states[0] == states[1]);
+    Trainer *m = open_trainer("-i random -g 0 -v 0 -o %s -y 1 --device cuda %s -p bf16", directory, MODELS[2]);
+    trainer_start(m);
+    assert_true(state_hash(m) == states[0] && m->step == 1);
+    run_steps(m, 1);
+    trainer_close(m);
+}
+
+static void test_checkpoint_across_devices(void **state) {
+    (void)state;
+    char directory[256];
+    make_directory(directory);
+    expect_exit(save_and_go_on, directory, 0, "");
+    remove_directory(directory);
+}
+
+// A step whose gradients are not finite moves nothing, on this device either.
+static void skip_step(void *argument) {
+    (void)argument;
+    Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -p fp32", MODELS[0]);
+    trainer_start(m);
+    run_steps(m, 1);
+    const float poison = NAN;
+    float *weight = m->store.master + 5, before;
+    device_download(&m->device, &before, weight, sizeof(before));
+    device_upload(&m->device, weight, &poison, sizeof(poison));
+    uint64_t state = state_hash(m);
+    StepRow row;
+    train_step(m, &row);
+    assert_true(row.skipped && state_hash(m) == state && m->updates == 1 && m->step == 2);
+    device_upload(&m->device, weight, &before, sizeof(before));
+    train_step(m, &row);
+    assert_true(!row.skipped && m->updates == 2 && isfinite(row.train_loss));
+    trainer_close(m);
+}
+
+static void test_skipped_step(void **state) {
+    (void)state;
+    expect_exit(skip_step, NULL, 0, "");
+}
+
+// A plan for a GPU that is not there takes what the same GPU would take: here, the emulated one of compute capability
+// 8.0 against plan:a100.
+static void plan_elsewhere(void *argument) {
+    (void)argument;
+    Trainer *here = open_trainer("-i random --device cuda %s -p bf16 -r 2", MODELS[2]);
+    Trainer *there = open_trainer("-i random --device plan:a100 %s -p bf16 -r 2", MODELS[2]);
+    assert_memory_equal(&here->plan, &there->plan, sizeof(here->plan));
+    trainer_close(here);
+    trainer_close(there);
+}
+
+static void test_plan_for_a_gpu(void **state) {
+    (void)state;
+    expect_exit(plan_elsewhere, NULL, 0, "");
+}
+
+// Too small a GPU: refused before anything is taken; and where the plan was told of more than there is, the failed
+// reservation says so.
+static void too_small(void *argument) {
+    setenv("EMULATOR_MEMORY", "6M", 1);
+    Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -b 64 %s", MODELS[0], (const char *)argument);
+    prepare(m);
+    trainer_start(m);
+}
+
+static void heads_too_wide(void *argument) {
+    (void)argument;
+    open_trainer("-i random --device cuda -e 1x136x1 --vocab 67 -t 8");
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    expect_exit(too_small, (void *)(uintptr_t)"", 1, "does not fit");
+    expect_exit(too_small, (void *)(uintptr_t)"--device-memory 1GiB", 1, "out of memory");
+    expect_exit(heads_too_wide, NULL, 1, "136 channels");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_configurations),  cmocka_unit_test(test_recompute_same_bits),
+        cmocka_unit_test(test_step_waits_for_nothing), cmocka_unit_test(test_checkpoint_across_devices),
+        cmocka_unit_test(test_skipped_step),    cmocka_unit_test(test_plan_for_a_gpu),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
