@@ -61,7 +61,7 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup train data test bench emulated asan check-headers check-compilers check-cuda check-readme clean
+.PHONY: help setup train data test test-all bench emulated asan check-headers check-compilers check-cuda check-readme clean
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
@@ -145,6 +145,9 @@ check-readme: ## the README's table of sources is true
 test: train_gpt data build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
 	@$(if $(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
+
+test-all: ## runs all tests with their full grids
+	@TEST_ALL=1 $(MAKE) --no-print-directory test
 
 build/bench: tests/bench.c $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \

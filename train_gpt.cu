@@ -28,6 +28,7 @@
 #include "dev/memory.h"
 #include "dev/schedule.h"
 #include "dev/store.h"
+#include "dev/tune.h"
 
 // ---------------------------------------------------------------------------------------------------------------
 // Configuration and state
@@ -606,6 +607,7 @@ static void save(Trainer *m) {
     header.seed = (uint64_t)m->options.seed;
     header.data = m->train_random || m->device.kind == DEVICE_PLAN ? 0 : m->train.fingerprint;
     header.loss_scale = 1.0;
+    header.tuned = tune_hash(&m->device);
     memory_begin(&m->memory, PHASE_SAVE);
     checkpoint_save(&m->store, &header, m->options.output);
     memory_end(&m->memory);
@@ -864,6 +866,7 @@ static void configure(Trainer *m) {
     const Options *o = &m->options;
     Config *config = &m->config;
     if (o->hellaswag) flags_fail("-h 1: the HellaSwag evaluation is not built yet");
+    if (o->tune && m->device.real == DEVICE_CPU) flags_fail("--tune FILE chooses among the algorithms of a GPU");
     if (o->save_every && !o->output) flags_fail("-n needs -o DIR, where checkpoints go");
     config->B = (size_t)o->B;
     config->T = (size_t)o->T;
@@ -1115,6 +1118,10 @@ static Trainer *trainer_open(int argc, char **argv) {
 static void trainer_start(Trainer *m) {
     matmul_create(&m->device);
     memory_reserve(&m->memory, &m->device, &m->plan);
+    if (m->options.tune && m->device.real == DEVICE_CUDA) CUDA_ONLY(tune_cuda(&m->device, &m->memory, m->options.tune));
+    if (m->config.resume && m->position.tuned != tune_hash(&m->device)) {
+        printf("note: --tune's choices differ from the saved run's, so the bits may, too\n");
+    }
     setup(m);
 }
 

@@ -16,7 +16,7 @@
 
 #include "store.h"
 
-enum { CHECKPOINT_FORMAT = 1, CHECKPOINT_HEADER = 1024, CHECKPOINT_BUFFER = 1 << 20, CHECKPOINT_SECTIONS = 3 };
+enum { CHECKPOINT_FORMAT = 2, CHECKPOINT_HEADER = 1024, CHECKPOINT_BUFFER = 1 << 20, CHECKPOINT_SECTIONS = 3 };
 static const char CHECKPOINT_MAGIC[8] = {'T', 'R', 'A', 'I', 'N', 'G', 'P', 'T'};
 
 typedef struct {
@@ -30,6 +30,7 @@ typedef struct {
     double loss_scale;                      // 1 without loss scaling
     int64_t good_steps;                     // since the last change of the loss scale
     int64_t n_parameters;
+    uint64_t tuned;  // hash of --tune's choices, 0 if there were none
     uint64_t hashes[CHECKPOINT_SECTIONS];
     uint64_t header_hash;  // of everything before
 } CheckpointHeader;

@@ -78,21 +78,22 @@ static inline size_t cuda_blocks(size_t n_elements) {
 // ---------------------------------------------------------------------------------------------------------------
 // Opening
 
-// NULL if a usable GPU is there, else why not.
+// NULL if a usable GPU is there, else why not. Before the driver starts it is told to load all kernels at once, so that
+// none takes memory later.
 static inline const char *cuda_absent(void) {
     int n = 0;
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     cudaError_t status = cudaGetDeviceCount(&n);
     if (status != cudaSuccess) return cudaGetErrorString(status);
     return n > 0 ? NULL : "no GPU";
 }
 
-// Opens the device that is current. Kernels are loaded at once, so that nothing takes memory later.
+// Opens the device that is current.
 static inline Cuda *cuda_open(void) {
     Cuda *cuda = (Cuda *)calloc(1, sizeof(Cuda));
     cudaDeviceProp properties;
     int device = 0, least = 0, greatest = 0;
     if (!cuda) die("out of memory at the start");
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     CUDA_CHECK(cudaGetDevice(&device));
     CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
     cuda->compute_capability = 10 * properties.major + properties.minor;

@@ -9,7 +9,7 @@
 #include "number.h"
 
 typedef struct {
-    const char *model, *train, *validation, *output, *schedule, *precision, *attention, *device, *prompt, *tokenizer;
+    const char *model, *train, *validation, *output, *schedule, *precision, *attention, *device, *prompt, *tokenizer, *tune;
     int64_t save_every, resume, B, T, tokens_per_step, steps, warmup, validate_every, validation_batches;
     int64_t sample_every, sample_length, hellaswag, overfit, recompute, recompute_layers, head_chunks, zero;
     int64_t seed, vocabulary, max_length;
@@ -95,6 +95,8 @@ static const Flag FLAGS[] = {
      "print the memory of every phase and exit; runs nothing"},
     {0, "device", FLAG_TEXT, FLAG_FIELD(device), "auto", 0, 0, NULL,
      "auto, cpu, cuda, or plan:NAME: --plan for a device that need not be there (cpu h200 h100 a100 rtx4090 rtx3090)"},
+    {0, "tune", FLAG_TEXT, FLAG_FIELD(tune), NULL, 0, 0, NULL,
+     "cuda: time the library's algorithms for each product and keep the choice in this file"},
     {0, "device-memory", FLAG_SIZE, FLAG_FIELD(device_memory), "0", 0, 1e18, NULL,
      "memory of the device, e.g. 2GiB (0: what is available)"},
     {0, "headroom", FLAG_REAL, FLAG_FIELD(headroom), "10", 0, 99, NULL,

@@ -23,7 +23,8 @@ static void child_run(void *argument) {
     assert_int_equal(write(child->result, &result, sizeof(result)), sizeof(result));
 }
 
-__attribute__((format(printf, 3, 4))) static RunResult run_device(const char *order, int steps, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static RunResult run_device(const char *order, int steps, const char *format,
+                                                                  ...) {
     Child child;
     RunResult result;
     int ends[2];
@@ -42,8 +43,8 @@ __attribute__((format(printf, 3, 4))) static RunResult run_device(const char *or
     return result;
 }
 
-// fp32: sums of some thousand terms in another order, in the loss (4.2) and relative in the norm. bf16: single roundings
-// of activations the other way.
+// fp32: sums of some thousand terms in another order, in the loss (4.2) and relative in the norm. bf16: single
+// roundings of activations the other way.
 static void assert_close_to_cpu(const RunResult *a, const RunResult *cpu, int steps, bool bf16, const char *what) {
     const double loss = bf16 ? 5e-3 : 1e-5, norm = bf16 ? 2e-2 : 2e-5;
     for (int i = 0; i < steps; i++) {
@@ -60,11 +61,12 @@ static const char *const MODELS[] = {"-e 2x48x3 --vocab 67 -t 32 -b 2", "-e 2x12
                                      "-e 2x51x3 --vocab 67 -t 37 --max-length 41 -b 3"};
 static const int TOKENS[] = {64, 64, 111};
 
-// Rows in which every pair of values of two columns occurs: model, bf16, level, micro-batches, attention, head chunks.
+// Rows in which every pair of values of two columns occurs: model, bf16, level, micro-batches (three use a slot for the
+// second time within a step), attention, head chunks.
 // TEST_ALL=1 runs the full grid.
-static const int PAIRS[][6] = {{0, 0, 0, 1, 0, 1}, {0, 1, 1, 2, 1, 3}, {0, 0, 2, 2, 0, 3}, {0, 1, 3, 1, 1, 1},
-                               {1, 1, 0, 2, 1, 3}, {1, 0, 1, 1, 0, 1}, {1, 1, 2, 1, 1, 1}, {1, 0, 3, 2, 0, 3},
-                               {2, 0, 0, 1, 1, 3}, {2, 1, 1, 2, 0, 1}, {2, 1, 2, 1, 0, 3}, {2, 0, 3, 2, 1, 1}};
+static const int PAIRS[][6] = {{0, 0, 0, 1, 0, 1}, {0, 1, 1, 3, 1, 3}, {0, 0, 2, 3, 0, 3}, {0, 1, 3, 1, 1, 1},
+                               {1, 1, 0, 3, 1, 3}, {1, 0, 1, 1, 0, 1}, {1, 1, 2, 1, 1, 1}, {1, 0, 3, 3, 0, 3},
+                               {2, 0, 0, 1, 1, 3}, {2, 1, 1, 3, 0, 1}, {2, 1, 2, 1, 0, 3}, {2, 0, 3, 3, 1, 1}};
 
 static void configuration_line(char *line, size_t size, const int *c) {
     snprintf(line, size, "%s -p %s -r %d -d %d --attention %s --head-chunks %d", MODELS[c[0]], c[1] ? "bf16" : "fp32",
@@ -90,7 +92,7 @@ static void test_configurations(void **state) {
         return;
     }
     for (int i = 0; i < 3 * 2 * 4 * 2 * 2 * 2; i++) {
-        const int c[6] = {i / 64, i / 32 % 2, i / 8 % 4, 1 + i / 4 % 2, i / 2 % 2, i % 2 ? 3 : 1};
+        const int c[6] = {i / 64, i / 32 % 2, i / 8 % 4, 1 + 2 * (i / 4 % 2), i / 2 % 2, i % 2 ? 3 : 1};
         check_configuration(c, i);
     }
 }
@@ -110,7 +112,8 @@ static void test_recompute_same_bits(void **state) {
     }
 }
 
-// Within a step: no allocation, no wait for the whole device, no float atomics; the host waits twice (its slot, results).
+// Within a step: no allocation, no wait for the whole device, no float atomics; the host waits for its slots and for the
+// results.
 static void count_step(void *argument) {
     (void)argument;
     Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -d 192 -r 1", MODELS[0]);
@@ -229,12 +232,59 @@ static void test_refusals(void **state) {
     expect_exit(heads_too_wide, NULL, 1, "136 channels");
 }
 
+// --tune writes its choices and another run takes them; what it can't use is refused.
+static char tune_file[300];
+
+static void tuned_run(void *argument) {
+    Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s --tune %s", MODELS[0], tune_file);
+    trainer_start(m);
+    RunResult result = run_steps(m, 1), *first = (RunResult *)argument;
+    if (first->peak == 0) *first = result;
+    assert_same_run(first, &result, "tuned");
+    trainer_close(m);
+}
+
+static void tuned_runs(void *argument) {
+    RunResult first;
+    memset(&first, 0, sizeof(first));
+    tuned_run(&first);
+    free(argument);
+    size_t n_bytes, again;
+    char *text = read_file(tune_file, &n_bytes);
+    assert_true(n_bytes > 300);
+    tuned_run(&first);
+    free(read_file(tune_file, &again));
+    assert_int_equal(n_bytes, again);  // nothing was left to time
+    free(text);
+}
+
+static void tuned_on_the_cpu(void *argument) {
+    (void)argument;
+    open_trainer("-i random --device cpu --tune %s", tune_file);
+}
+
+static void test_tune(void **state) {
+    (void)state;
+    char directory[256];
+    RunResult first;
+    memset(&first, 0, sizeof(first));
+    make_directory(directory);
+    snprintf(tune_file, sizeof(tune_file), "%s/tuned", directory);
+    expect_exit(tuned_runs, NULL, 0, "");
+    write_file(tune_file, "1 2 3\n", 6);
+    expect_exit(tuned_run, &first, 1, "line 1");
+    snprintf(tune_file, sizeof(tune_file), "%s/none/tuned", directory);
+    expect_exit(tuned_run, &first, 1, "--tune");
+    expect_exit(tuned_on_the_cpu, NULL, 2, "algorithms of a GPU");
+    remove_directory(directory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_configurations),  cmocka_unit_test(test_recompute_same_bits),
         cmocka_unit_test(test_step_waits_for_nothing), cmocka_unit_test(test_checkpoint_across_devices),
         cmocka_unit_test(test_skipped_step),    cmocka_unit_test(test_plan_for_a_gpu),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_tune),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,8 @@ static inline float classifier_log_sum(Number type, const void *logits, size_t r
 
 // d = scale softmax of n logits x; d may be x. A function of its own: GCC 12 does not vectorise the loop everywhere it
 // would inline it to.
-NUMBER_NOINLINE static void classifier_softmax(float *d, const float *x, size_t n, float maximum, float log_sum, float scale) {
+NUMBER_NOINLINE static void classifier_softmax(float *d, const float *x, size_t n, float maximum, float log_sum,
+                                               float scale) {
     for (size_t i = 0; i < n; i++) d[i] = scale * number_exp((x[i] - maximum) - log_sum);
 }
 

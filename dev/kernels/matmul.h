@@ -11,8 +11,8 @@
 //
 // On CUDA cuBLASLt does the work, with sums in fp32 and one explicit workspace.
 //
-// On the CPU oneDNN's matmul primitive does it where it has a brgemm implementation (AVX-512), in the storage type where
-// the processor multiplies it natively. Its other implementations take memory of their own at every call (0.9 to 8 MiB
+// On the CPU oneDNN's matmul primitive does it where it has a brgemm implementation (AVX-512), in the storage type
+// where the processor multiplies it natively. Its other implementations take memory of their own at every call (0.9 to 8 MiB
 // for GPT-2's shapes on AVX2), which no plan can count, so everything else, and a machine without the library, runs on
 // the tiles of tile.h, which convert while they pack.
 //
@@ -48,6 +48,7 @@ typedef struct {
     cublasLtMatmulDesc_t operation;  // NULL until matmul_create()
     cublasLtMatrixLayout_t a_layout, b_layout, c_layout;
     cublasLtMatmulAlgo_t algorithm;
+    int choice;       // rank of the algorithm in the library's list: 0, or --tune's
     bool own_kernel;  // the library has none for this shape
 #endif
 #if USE_ONEDNN
@@ -396,12 +397,15 @@ __global__ static void matmul_plain_kernel(MatmulShape s, void *c, const void *a
     }
 }
 
-// The first algorithm of the library's ranking that fits the workspace and adds partial sums, if it cuts K, in fp32 and
-// in a fixed order: a function of shape, device and library, so that runs repeat bit for bit.
-static inline void matmul_choose(Device *device, MatmulEntry *entry) {
+enum { MATMUL_CANDIDATES = 8 };  // that --tune chooses from
+
+// The algorithm of rank entry->choice among those of the library's that fit the workspace and add partial sums, if they
+// cut K, in fp32 and in a fixed order: a function of shape, device and library, so that runs repeat bit for bit.
+// Returns how many there are, at most MATMUL_CANDIDATES.
+static inline int matmul_choose(Device *device, MatmulEntry *entry) {
     const MatmulShape *s = &entry->shape;
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t results[MATMUL_CANDIDATES];
     size_t workspace = matmul_workspace(device->compute_capability);
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, alignment = (uint32_t)s->alignment;
     int found = 0;
@@ -414,13 +418,15 @@ static inline void matmul_choose(Device *device, MatmulEntry *entry) {
     MATMUL_SET(MatmulPreference, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
     cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(device->cuda->blas, entry->operation, entry->a_layout, entry->b_layout,
-                                       entry->c_layout, entry->c_layout, preference, 1, &result, &found);
+                                       entry->c_layout, entry->c_layout, preference, MATMUL_CANDIDATES, results, &found);
     entry->own_kernel = status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0);
     if (!entry->own_kernel) {
         BLAS_CHECK(status);
-        entry->algorithm = result.algo;
+        if (entry->choice >= found) entry->choice = 0;
+        entry->algorithm = results[entry->choice].algo;
     }
     BLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+    return found;
 }
 
 static inline void matmul_create_cuda(Device *device, MatmulEntry *entry) {
