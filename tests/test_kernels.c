@@ -768,7 +768,15 @@ static size_t attention_qkv_at(const size_t *n, size_t row, size_t t, size_t par
     return ((row / T / NH * T + t) * 3 + part) * NH * HS + row / T % NH * HS;
 }
 
-// x: out, dout, qkv, out's size or NULL, the probabilities to use (rows, T) or NULL
+// On tensor cores each P, and each dS, is rounded to the storage type before it is multiplied: an error of as much of
+// every term. As a factor for sizes.
+static double attention_rounds(const Run *run) {
+    bool rounds = run->device->real == DEVICE_CUDA && run->variant == ATTENTION_FUSED && !run->c.unaligned &&
+                  attention_mma_takes(run->c.type, run->n[3]);
+    return rounds ? U16 / U32 / GROWTH : 0;
+}
+
+// x: out, dout, qkv, out's size or NULL, the probabilities to use (rows, T) or NULL, what to add to the size's factor
 static void naive_attention(const size_t *n, double *const *x) {
     const size_t T = n[1], HS = n[3];
     double own[T], lse, error;
@@ -784,7 +792,7 @@ static void naive_attention(const size_t *n, double *const *x) {
                 size += fabs(product);
             }
             x[0][at + c] = sum;
-            if (x[3]) x[3][at + c] = size * (x[4] ? 1 : error);
+            if (x[3]) x[3][at + c] = size * ((x[4] ? 1 : error) + *x[5]);
         }
     }
 }
@@ -817,7 +825,8 @@ static void test_attention_forward(Run *run) {
     double *qkv = given(run, run->type, 3 * out->n, run->n[4] ? (double)run->n[4] : 1);
     naive_attention_saved(run, saved, qkv);
     execute(run);
-    double *x[5] = {out->want, NULL, qkv, out->size, run->variant == ATTENTION_PLAIN ? saved->got : NULL};
+    double rounds = attention_rounds(run);
+    double *x[6] = {out->want, NULL, qkv, out->size, run->variant == ATTENTION_PLAIN ? saved->got : NULL, &rounds};
     naive_attention(run->n, x);
 }
 
@@ -825,6 +834,7 @@ static void test_attention_forward(Run *run) {
 static void naive_attention_backward_row(Run *run, Buffer *dqkv, double *const *x, const double *saved, size_t row) {
     const size_t *n = run->n, T = n[1], HS = n[3], q = attention_qkv_at(n, row, row % T, 0);
     const double scale = 1 / sqrt((double)HS), *qkv = x[2], *dout = x[1] + attention_at(n, row);
+    const double rounds = attention_rounds(run);
     double p[T], lse, error, d = 0, d_size = 0;
     naive_attention_row(n, qkv, row, p, &lse, &error);
     for (size_t c = 0; c < HS; c++) {
@@ -840,11 +850,11 @@ static void naive_attention_backward_row(Run *run, Buffer *dqkv, double *const *
             size += fabs(dout[c] * qkv[v + c]);
         }
         double ds = scale * pj * (dp - d);
-        size = scale * pj * (error * fabs(dp - d) + size + sqrt((double)HS) * fabs(dp));
+        size = scale * pj * ((error + rounds) * fabs(dp - d) + size + sqrt((double)HS) * fabs(dp));
         for (size_t c = 0; c < HS; c++) {
             term(dqkv, q + c, ds * qkv[k + c], size * fabs(qkv[k + c]));
             term(dqkv, k + c, ds * qkv[q + c], size * fabs(qkv[q + c]));
-            term(dqkv, v + c, pj * dout[c], error * fabs(pj * dout[c]));
+            term(dqkv, v + c, pj * dout[c], (error + rounds) * fabs(pj * dout[c]));
         }
     }
 }
@@ -1399,7 +1409,8 @@ static void test_permute(void **state) {
     }
 }
 
-int main(void) {
+// An argument: the tests to run, such as 'attention_*'.
+int main(int argc, char **argv) {
     static const struct CMUnitTest others[] = {
 #ifdef __CUDACC__
         cmocka_unit_test(test_bits_of_the_cpu),
@@ -1428,5 +1439,6 @@ int main(void) {
         tests[i].initial_state = (void *)(uintptr_t)&operations[i];
     }
     memcpy(tests + OPERATIONS, others, sizeof(others));
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
