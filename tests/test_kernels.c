@@ -735,7 +735,9 @@ static const Shape ATTENTION_SHAPES[] = {
     {{1, 1, 1, 1}},   {{2, 2, 1, 5}},   {{1, 5, 2, 3}},       {{1, 99, 1, 1}},      {{1, 31, 3, 8}},
     {{2, 32, 2, 16}}, {{1, 33, 2, 17}}, {{1, 63, 1, 20}},     {{1, 65, 1, 64}},     {{1, 96, 1, 80}},
     {{1, 97, 2, 16}}, {{2, 64, 2, 40}}, {{1, 95, 2, 5, 4}},   {{1, 193, 1, 96}},    {{2, 127, 1, 1}},
-    {{1, 7, 3, 128}}, {{1, 288, 1, 16}}, {{1, 193, 3, 17, 8}}, {{1, 129, 2, 64, 2}}, {{1, 100, 1, 128}}, {{0}}};
+    {{1, 7, 3, 128}}, {{1, 288, 1, 16}}, {{1, 193, 3, 17, 8}}, {{1, 129, 2, 64, 2}}, {{1, 100, 1, 128}},
+    {{1, 1, 1, 64}},  {{3, 33, 1, 24}}, {{1, 63, 2, 8}},      {{1, 64, 1, 64}},     {{1, 127, 1, 64, 8}},
+    {{1, 128, 1, 128}}, {{1, 129, 1, 96}}, {{1, 193, 1, 80}}, {{1, 257, 1, 64}},    {{1, 255, 1, 120, 4}}, {{0}}};
 
 // Row i of head h of sequence b: p (T) its probabilities, 0 after i; their log-sum-exp; and the relative error of p in
 // units of u, which is that of exp() and the absolute one of the scores.
@@ -1044,6 +1046,10 @@ static void run_operation(Device *device, const Operation *operation) {
             if ((operation->fp32_only && c.type != FP32) || (c.library && !other_way)) continue;
             // A thread per element is slow on the emulator, and knows no tiles: small shapes show all of it.
             if (device->real == DEVICE_CUDA && c.library && c.shape.n[0] * c.shape.n[1] * c.shape.n[2] > 1 << 17) continue;
+            // Nor do the simple kernels of attention, which are slow too.
+            bool simple = operation->test == test_attention_forward || operation->test == test_attention_backward;
+            simple = simple && (c.type == FP32 || c.variant == ATTENTION_PLAIN || c.unaligned);
+            if (device->real == DEVICE_CUDA && simple && c.shape.n[1] * c.shape.n[1] * c.shape.n[3] > 1 << 21) continue;
             run_case(device, &c, &n_differences);
         }
     }
@@ -1083,6 +1089,25 @@ static void test_bits_of_the_cpu(void **state) {
                 if (run_case(&cpu, &c, NULL) == run_case(&cuda, &c, NULL)) continue;
                 fail_msg("%s %s, shape %d: other bits than the CPU's", o->name, o->variants[c.variant], s);
             }
+        }
+    }
+}
+#endif
+
+#ifdef __CUDACC__
+// Every block of every head is somebody's, once; within a group of heads the longest walks begin first.
+static void test_attention_work(void **state) {
+    (void)state;
+    static const uint32_t HEADS[] = {1, 2, 7, 12, 50}, GROUPS[] = {1, 3, 7, 64}, BLOCKS[] = {1, 2, 9};
+    for (int c = 0; c < 5 * 4 * 3; c++) {
+        const uint32_t heads = HEADS[c % 5], group = GROUPS[c / 5 % 4], n = BLOCKS[c / 20];
+        bool is_taken[50 * 9] = {false};
+        for (uint32_t block = 0, head, before = 0; block < heads * n; block++) {
+            uint32_t nth = attention_mma_work(heads, group, n, block, &head);
+            assert_true(head < heads && nth < n && !is_taken[head * n + nth]);
+            assert_true(nth >= before || block % (group * n) == 0);
+            is_taken[head * n + nth] = true;
+            before = nth;
         }
     }
 }
@@ -1414,6 +1439,7 @@ int main(int argc, char **argv) {
     static const struct CMUnitTest others[] = {
 #ifdef __CUDACC__
         cmocka_unit_test(test_bits_of_the_cpu),
+        cmocka_unit_test(test_attention_work),
 #else
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_classifier_special),

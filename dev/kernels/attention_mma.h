@@ -58,7 +58,7 @@ static inline bool attention_mma_takes(Number type, size_t HS) { return type == 
 #define ATTENTION_MMA_CACHE ((size_t)16 << 20)  // bytes of k and v at work at a time: half of a small L2 cache
 
 typedef struct {
-    size_t T, C, NH, HS, heads, group;  // heads: B NH
+    uint32_t T, C, NH, HS, heads, group;  // heads: B NH
     float scale;
 } AttentionMma;
 
@@ -74,17 +74,18 @@ template <int D> struct AttentionMmaBackward {
 template <bool HELD, int D, int M> struct AttentionMmaRows { typedef MmaShared<D, M> Type; };
 template <int D, int M> struct AttentionMmaRows<true, D, M> { typedef MmaHeld<D, M> Type; };
 
-// Which head is this block's, and which of its n blocks, counted from the one with the longest walk.
-__device__ __forceinline__ int attention_mma_work(const AttentionMma &s, int n, size_t *head) {
-    const size_t block = blockIdx.x, first = block / (s.group * n) * s.group;
-    const size_t together = size_min(s.group, s.heads - first), i = block % (s.group * n);
+// Which head is a block's, and which of a head's n blocks, counted from the one with the longest walk.
+SHARED uint32_t attention_mma_work(uint32_t heads, uint32_t group, uint32_t n, uint32_t block, uint32_t *head) {
+    const uint32_t first = block / (group * n) * group, left = heads - first, i = block % (group * n);
+    const uint32_t together = left < group ? left : group;
     *head = first + i % together;
-    return (int)(i / together);
+    return i / together;
 }
 
 // Row 0 of a head in qkv (width 3C, part 0, 1, 2 for q, k, v) or in out (width C, part 0).
-__device__ __forceinline__ size_t attention_mma_first(const AttentionMma &s, size_t width, size_t part, size_t head) {
-    return head / s.NH * s.T * width + part * s.C + head % s.NH * s.HS;
+__device__ __forceinline__ size_t attention_mma_first(const AttentionMma &s, uint32_t width, uint32_t part,
+                                                      uint32_t head) {
+    return (size_t)(head / s.NH) * s.T * width + part * s.C + head % s.NH * s.HS;
 }
 
 // Scores (times scale) become P, unnormalised, relative to `reference`; true if some lane's reference moved: what was
@@ -138,6 +139,22 @@ template <int M, int N> __device__ __forceinline__ void attention_mma_scale(floa
 __device__ __forceinline__ int attention_mma_row(int i, int e) { return 16 * i + 8 * (e / 2) + (int)threadIdx.x % WARP / 4; }
 __device__ __forceinline__ int attention_mma_column(int j, int e) { return 8 * j + 2 * ((int)threadIdx.x % 4) + e % 2; }
 
+// Scores of keys after their query, far below all others: x begins `ahead` rows after its columns.
+template <bool KEYS_ARE_ROWS, int M, int N>
+__device__ __forceinline__ void attention_mma_mask(float (&x)[M][N][4], int ahead) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int row = attention_mma_row(i, e) + ahead, column = attention_mma_column(j, e);
+                if (KEYS_ARE_ROWS ? row > column : column > row) x[i][j][e] = -INFINITY;
+            }
+        }
+    }
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
@@ -155,10 +172,10 @@ __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, At
     const uint32_t q_tile = mma_shared_address(attention_mma_shared), k_tiles = q_tile + mma_tile_bytes(D, ROWS);
     const uint32_t v_tiles = k_tiles + mma_tile_bytes(D, 2 * STEP);
     const int T = (int)s.T, n_blocks = (T + ROWS - 1) / ROWS, warp = (int)threadIdx.x / WARP;
-    size_t head;
-    const int q0 = (n_blocks - 1 - attention_mma_work(s, n_blocks, &head)) * ROWS, w0 = q0 + warp * 16 * M;
+    uint32_t head;
+    const int q0 = (n_blocks - 1 - (int)attention_mma_work(s.heads, s.group, n_blocks, blockIdx.x, &head)) * ROWS, w0 = q0 + warp * 16 * M;
     const int end = min(T, q0 + ROWS), HS = (int)s.HS;
-    const uint32_t stride = 3 * (uint32_t)s.C;
+    const uint32_t stride = 3 * s.C;
     const uint16_t *k = qkv + attention_mma_first(s, stride, 1, head), *q = k - s.C + (size_t)q0 * stride;
     const float scale = s.scale * ATTENTION_LOG2_E;
 
@@ -187,13 +204,7 @@ __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, At
         const uint32_t at = here * mma_tile_bytes(D, STEP);
         float x[M][STEP / 8][4];
         mma_rows_by_rows<TYPE, D>(x, q_rows, k_tiles + at);
-        if (k0 + STEP - 1 > w0) {
-#pragma unroll
-            for (int n = 0; n < M * STEP / 2; n++) {
-                const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
-                if (k0 + attention_mma_column(j, e) > w0 + attention_mma_row(i, e)) x[i][j][e] = -INFINITY;
-            }
-        }
+        if (k0 + STEP - 1 > w0) attention_mma_mask<false>(x, w0 - k0);
         if (attention_mma_softmax(x, reference, sum, rescale, scale)) attention_mma_scale(o, rescale);
         mma_add_product<TYPE, D>(o, x, v_tiles + at);
     }
@@ -204,13 +215,13 @@ __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, At
             sum[i][h] += __shfl_xor_sync(0xffffffffu, sum[i][h], 2);
             const int row = w0 + attention_mma_row(i, 2 * h);
             if (row < T && threadIdx.x % 4 == 0) {
-                lse[head * s.T + row] = fmaf(reference[i][h], ATTENTION_LN_2, logf(sum[i][h]));
+                lse[(size_t)head * s.T + row] = fmaf(reference[i][h], ATTENTION_LN_2, logf(sum[i][h]));
             }
             rescale[i][h] = 1.0f / sum[i][h];
         }
     }
     attention_mma_scale(o, rescale);
-    mma_store_rows<TYPE, D>(out + attention_mma_first(s, s.C, 0, head) + q0 * s.C, s.C, T - q0, HS,
+    mma_store_rows<TYPE, D>(out + attention_mma_first(s, s.C, 0, head) + (size_t)q0 * s.C, s.C, T - q0, HS,
                             attention_mma_shared, warp * 16 * M, o);
 }
 
@@ -220,7 +231,7 @@ __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, At
 template <int D> static inline size_t attention_mma_backward_q_shared() {
     typedef AttentionMmaBackward<D> Cut;
     const int rows = 16 * Cut::M * Cut::WARPS;
-    return (size_t)mma_tile_bytes(D, 2 * rows + 4 * Cut::STEP) + rows * sizeof(float);
+    return (size_t)mma_tile_bytes(D, 2 * rows + 4 * Cut::STEP) + 2 * rows * sizeof(float);
 }
 
 // d[row] = sum of dO o O, for a warp's rows first ... of a tile of dO; `o` row 0 of the tile in memory.
@@ -261,14 +272,14 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     extern __shared__ __align__(256) unsigned char attention_mma_shared[];
     const uint32_t q_tile = mma_shared_address(attention_mma_shared), do_tile = q_tile + mma_tile_bytes(D, ROWS);
     const uint32_t k_tiles = do_tile + mma_tile_bytes(D, ROWS), v_tiles = k_tiles + mma_tile_bytes(D, 2 * STEP);
-    float *d_rows = (float *)(attention_mma_shared + mma_tile_bytes(D, 2 * ROWS + 4 * STEP));
+    float *d_rows = (float *)(attention_mma_shared + mma_tile_bytes(D, 2 * ROWS + 4 * STEP)), *lse_rows = d_rows + ROWS;
     const int T = (int)s.T, n_blocks = (T + ROWS - 1) / ROWS, warp = (int)threadIdx.x / WARP, w = warp * 16 * M;
-    size_t head;
-    const int q0 = (n_blocks - 1 - attention_mma_work(s, n_blocks, &head)) * ROWS, w0 = q0 + w;
+    uint32_t head;
+    const int q0 = (n_blocks - 1 - (int)attention_mma_work(s.heads, s.group, n_blocks, blockIdx.x, &head)) * ROWS, w0 = q0 + w;
     const int end = min(T, q0 + ROWS), HS = (int)s.HS;
-    const uint32_t stride = 3 * (uint32_t)s.C, C = (uint32_t)s.C;
+    const uint32_t stride = 3 * s.C, C = s.C;
     const size_t at_q = attention_mma_first(s, stride, 0, head) + (size_t)q0 * stride;
-    const size_t at_o = attention_mma_first(s, s.C, 0, head) + q0 * s.C;
+    const size_t at_o = attention_mma_first(s, s.C, 0, head) + (size_t)q0 * s.C;
     const uint16_t *k = qkv + attention_mma_first(s, stride, 1, head);
     const float scale = s.scale * ATTENTION_LOG2_E;
 
@@ -276,18 +287,16 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     mma_tile_load<D, ROWS, THREADS>(do_tile, dout + at_o, C, T - q0, HS);
     mma_tile_load<D, STEP, THREADS>(k_tiles, k, stride, T, HS);
     mma_tile_load<D, STEP, THREADS>(v_tiles, k + s.C, stride, T, HS);
-    float dq[M][D / 8][4] = {}, row_lse[M][2], row_d[M][2];
+    float dq[M][D / 8][4] = {};
     mma_copies_wait();
     __syncthreads();
     attention_mma_row_products<TYPE, D, 16 * M>(d_rows, attention_mma_shared + mma_tile_bytes(D, ROWS), out + at_o, C, w,
                                                 T - q0, HS);
-    for (int i = 0; i < 2 * M; i++) {
-        const int row = attention_mma_row(i / 2, i % 2 * 2);
-        const bool there = w0 + row < T;
-        row_d[i / 2][i % 2] = d_rows[w + row];
-        row_lse[i / 2][i % 2] = there ? lse[head * s.T + w0 + row] * ATTENTION_LOG2_E : 0.0f;
-        if (there && threadIdx.x % 4 == 0) d[head * s.T + w0 + row] = row_d[i / 2][i % 2];
+    for (int row = w + (int)threadIdx.x % WARP; row < w + 16 * M; row += WARP) {
+        lse_rows[row] = q0 + row < T ? lse[(size_t)head * s.T + q0 + row] * ATTENTION_LOG2_E : 0.0f;
+        if (q0 + row < T) d[(size_t)head * s.T + q0 + row] = d_rows[row];
     }
+    __syncwarp();
     const typename AttentionMmaRows<Cut::HELD, D, M>::Type q_rows(q_tile, w), do_rows(do_tile, w);
     uint32_t here = 0;
     for (int k0 = 0; k0 < end; k0 += STEP, here ^= 1) {
@@ -301,22 +310,22 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
         }
         if (w0 >= T || k0 >= w0 + 16 * M) continue;
         const uint32_t at = here * mma_tile_bytes(D, STEP);
-        const bool diagonal = k0 + STEP - 1 > w0;
         float x[M][STEP / 8][4], dp[M][STEP / 8][4];
         mma_rows_by_rows<TYPE, D>(x, q_rows, k_tiles + at);
+        if (k0 + STEP - 1 > w0) attention_mma_mask<false>(x, w0 - k0);
         mma_rows_by_rows<TYPE, D>(dp, do_rows, v_tiles + at);
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {  // scores become dS
             const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
-            const float p = mma_exp2(fmaf(x[i][j][e], scale, -row_lse[i][e / 2]));
-            const bool masked = diagonal && k0 + attention_mma_column(j, e) > w0 + attention_mma_row(i, e);
-            x[i][j][e] = masked ? 0.0f : p * (dp[i][j][e] - row_d[i][e / 2]);
+            const int row = attention_mma_row(i, e);
+            x[i][j][e] = mma_exp2(fmaf(x[i][j][e], scale, -lse_rows[w + row])) * (dp[i][j][e] - d_rows[w + row]);
         }
         mma_add_product<TYPE, D>(dq, x, k_tiles + at);
     }
     if (w0 >= T) return;
-    for (int i = 0; i < 2 * M; i++) row_d[i / 2][i % 2] = s.scale;
-    attention_mma_scale(dq, row_d);
+    float by[M][2];
+    for (int i = 0; i < 2 * M; i++) by[i / 2][i % 2] = s.scale;
+    attention_mma_scale(dq, by);
     mma_store_rows<TYPE, D>(dqkv + at_q, stride, T - q0, HS, attention_mma_shared, w, dq);
 }
 
@@ -334,8 +343,8 @@ __device__ __forceinline__ void attention_mma_load_queries(const AttentionMma &s
                                                            uint32_t rows, const uint16_t *q, const uint16_t *dout,
                                                            const float *lse, const float *d, int t0) {
     const int n = (int)s.T - t0, i = (int)threadIdx.x;
-    mma_tile_load<D, STEP, THREADS>(q_tile, q + t0 * (3 * s.C), 3 * (uint32_t)s.C, n, (int)s.HS);
-    mma_tile_load<D, STEP, THREADS>(do_tile, dout + t0 * s.C, (uint32_t)s.C, n, (int)s.HS);
+    mma_tile_load<D, STEP, THREADS>(q_tile, q + (size_t)t0 * (3 * s.C), 3 * s.C, n, (int)s.HS);
+    mma_tile_load<D, STEP, THREADS>(do_tile, dout + (size_t)t0 * s.C, s.C, n, (int)s.HS);
     if (i >= STEP) return;
     mma_copy_4(rows + 4 * i, i < n ? lse + t0 + i : lse, i < n ? 4 : 0);
     mma_copy_4(rows + 4 * (STEP + i), i < n ? d + t0 + i : d, i < n ? 4 : 0);
@@ -354,14 +363,14 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     const int ROWS_AT = mma_tile_bytes(D, 2 * ROWS + 4 * STEP);
     const uint32_t rows = k_tile + ROWS_AT;  // (2 steps, lse and d, STEP)
     const int T = (int)s.T, n_blocks = (T + ROWS - 1) / ROWS, warp = (int)threadIdx.x / WARP, w = warp * 16 * M;
-    size_t head;
-    const int k0 = attention_mma_work(s, n_blocks, &head) * ROWS, w0 = k0 + w;
-    const uint32_t stride = 3 * (uint32_t)s.C;
+    uint32_t head;
+    const int k0 = (int)attention_mma_work(s.heads, s.group, n_blocks, blockIdx.x, &head) * ROWS, w0 = k0 + w;
+    const uint32_t stride = 3 * s.C;
     const size_t at_q = attention_mma_first(s, stride, 0, head), at_k = at_q + s.C + (size_t)k0 * stride;
     const uint16_t *q = qkv + at_q, *go = dout + attention_mma_first(s, s.C, 0, head);
     const float scale = s.scale * ATTENTION_LOG2_E;
-    lse += head * s.T;
-    d += head * s.T;
+    lse += (size_t)head * s.T;
+    d += (size_t)head * s.T;
 
     mma_tile_load<D, ROWS, THREADS>(k_tile, qkv + at_k, stride, T - k0, (int)s.HS);
     mma_tile_load<D, ROWS, THREADS>(v_tile, qkv + at_k + s.C, stride, T - k0, (int)s.HS);
@@ -381,14 +390,14 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
         const uint32_t at = here * mma_tile_bytes(D, STEP);
         const float *step_lse = (const float *)(attention_mma_shared + ROWS_AT) + here * 2 * STEP;
         const float *step_d = step_lse + STEP;
-        const bool diagonal = t0 < w0 + 16 * M - 1;
         float p[M][STEP / 8][4], dp[M][STEP / 8][4];
         mma_rows_by_rows<TYPE, D>(p, k_rows, q_tiles + at);
+        if (t0 < w0 + 16 * M - 1) attention_mma_mask<true>(p, w0 - t0);
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {
-            const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4, column = attention_mma_column(j, e);
-            p[i][j][e] = mma_exp2(fmaf(p[i][j][e], scale, -ATTENTION_LOG2_E * step_lse[column]));
-            if (diagonal && w0 + attention_mma_row(i, e) > t0 + column) p[i][j][e] = 0.0f;
+            const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
+            const float row_lse = ATTENTION_LOG2_E * step_lse[attention_mma_column(j, e)];
+            p[i][j][e] = mma_exp2(fmaf(p[i][j][e], scale, -row_lse));
         }
         mma_add_product<TYPE, D>(dv, p, do_tiles + at);
         mma_rows_by_rows<TYPE, D>(dp, v_rows, do_tiles + at);
@@ -412,8 +421,9 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
 // Launches
 
 static inline AttentionMma attention_mma_shape(size_t B, size_t T, size_t C, size_t NH, float scale) {
-    const size_t HS = C / NH;
-    const AttentionMma s = {T, C, NH, HS, B * NH, size_max(1, ATTENTION_MMA_CACHE / (4 * T * HS)), scale};
+    const size_t HS = C / NH, group = size_max(1, ATTENTION_MMA_CACHE / (4 * T * HS));
+    const AttentionMma s = {(uint32_t)T, (uint32_t)C,        (uint32_t)NH,   (uint32_t)HS,
+                            (uint32_t)(B * NH), (uint32_t)group, scale};
     return s;
 }
 

@@ -110,12 +110,12 @@ __device__ __forceinline__ void mma_tile_load(uint32_t tile, const uint16_t *fro
     constexpr int CHUNKS = mma_pitch(D) / 8, STEP = THREADS / CHUNKS;
     static_assert(STEP % 8 == 0 && ROWS % STEP == 0, "a thread keeps its place in every row");
     const int chunk = (int)threadIdx.x % CHUNKS, first = (int)threadIdx.x / CHUNKS;
+    const uint16_t *at = from + ((uint32_t)first * stride + (uint32_t)chunk * 8);
     if (chunk >= D / 8) return;
+    n_rows = chunk * 8 < n_channels ? n_rows - first : 0;
 #pragma unroll
-    for (int row = 0; row < ROWS; row += STEP) {
-        const bool there = first + row < n_rows && chunk * 8 < n_channels;
-        const uint32_t at = there ? (uint32_t)(first + row) * stride + (uint32_t)chunk * 8 : 0;
-        mma_copy_16(tile + (uint32_t)mma_at(D, first + row, chunk), from + at, there ? 16 : 0);
+    for (int row = 0; row < ROWS; row += STEP) {  // what isn't there isn't read
+        mma_copy_16(tile + (uint32_t)mma_at(D, first + row, chunk), at + (size_t)row * stride, row < n_rows ? 16 : 0);
     }
 }
 
@@ -133,7 +133,7 @@ __device__ __forceinline__ void mma_load_transposed(uint32_t (&r)[4], uint32_t a
 // Where the rows of A are: in a tile, from row `first` on, or in registers, loaded from there once
 
 template <int D, int M> struct MmaShared {
-    enum { UNROLL = D == 64 ? 2 : D / 16 };  // how far the compiler looks ahead; more takes registers
+    enum { UNROLL = 2 };  // how far the compiler looks ahead; more takes registers
     uint32_t at;  // of this lane's row in the first of four 8 x 8 pieces: below each other first, then channels
     __device__ __forceinline__ MmaShared(uint32_t tile, int first) {
         const int lane = (int)threadIdx.x % WARP;
