@@ -61,7 +61,8 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup train data test test-all bench emulated asan check-headers check-compilers check-cuda check-readme clean
+.PHONY: help setup train data test test-all bench emulated asan check-headers check-compilers check-cuda check-readme \
+    gpu-resources clean
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
@@ -193,6 +194,9 @@ check-cuda: | build ## nvcc compiles the program for every kind of GPU without w
 	@$(if $(NVCC),$(NVCC) -x cu $(NVCC_FLAGS) -Xcompiler -fopenmp -Werror all-warnings \
 	    $(foreach target,$(CUDA_TARGETS),-gencode arch=compute_$(target)$(comma)code=sm_$(target)) \
 	    -c $(PROGRAM) -o build/check_cuda.o && echo "check-cuda: sm_$(subst $(space),$(comma) sm_,$(CUDA_TARGETS))",echo "skipped, as there is no nvcc: check-cuda")
+
+gpu-resources: ## registers, shared memory, spills and resident warps of every kernel on every kind of GPU
+	@$(if $(NVCC),sh scripts/gpu_resources.sh $(NVCC) -x cu $(NVCC_FLAGS) -Xcompiler -fopenmp,echo "skipped, as there is no nvcc: gpu-resources")
 
 clean: ## removes what was built
 	rm -rf build train_gpt train_gpt.new train_gpt_emulated data/*.bin

@@ -735,7 +735,9 @@ static const Shape ATTENTION_SHAPES[] = {
     {{1, 1, 1, 1}},   {{2, 2, 1, 5}},   {{1, 5, 2, 3}},       {{1, 99, 1, 1}},      {{1, 31, 3, 8}},
     {{2, 32, 2, 16}}, {{1, 33, 2, 17}}, {{1, 63, 1, 20}},     {{1, 65, 1, 64}},     {{1, 96, 1, 80}},
     {{1, 97, 2, 16}}, {{2, 64, 2, 40}}, {{1, 95, 2, 5, 4}},   {{1, 193, 1, 96}},    {{2, 127, 1, 1}},
-    {{1, 7, 3, 128}}, {{1, 288, 1, 16}}, {{1, 193, 3, 17, 8}}, {{1, 129, 2, 64, 2}}, {{1, 100, 1, 128}}, {{0}}};
+    {{1, 7, 3, 128}}, {{1, 288, 1, 16}}, {{1, 193, 3, 17, 8}}, {{1, 129, 2, 64, 2}}, {{1, 100, 1, 128}},
+    {{1, 1, 1, 64}},  {{3, 33, 1, 24}}, {{1, 63, 2, 8}},      {{1, 64, 1, 64}},     {{1, 127, 1, 64, 8}},
+    {{1, 128, 1, 128}}, {{1, 129, 1, 96}}, {{1, 193, 1, 80}}, {{1, 257, 1, 64}},    {{1, 255, 1, 120, 4}}, {{0}}};
 
 // Row i of head h of sequence b: p (T) its probabilities, 0 after i; their log-sum-exp; and the relative error of p in
 // units of u, which is that of exp() and the absolute one of the scores.
@@ -768,7 +770,15 @@ static size_t attention_qkv_at(const size_t *n, size_t row, size_t t, size_t par
     return ((row / T / NH * T + t) * 3 + part) * NH * HS + row / T % NH * HS;
 }
 
-// x: out, dout, qkv, out's size or NULL, the probabilities to use (rows, T) or NULL
+// On tensor cores each P, and each dS, is rounded to the storage type before it is multiplied: an error of as much of
+// every term. As a factor for sizes.
+static double attention_rounds(const Run *run) {
+    bool rounds = run->device->real == DEVICE_CUDA && run->variant == ATTENTION_FUSED && !run->c.unaligned &&
+                  attention_mma_takes(run->c.type, run->n[3]);
+    return rounds ? U16 / U32 / GROWTH : 0;
+}
+
+// x: out, dout, qkv, out's size or NULL, the probabilities to use (rows, T) or NULL, what to add to the size's factor
 static void naive_attention(const size_t *n, double *const *x) {
     const size_t T = n[1], HS = n[3];
     double own[T], lse, error;
@@ -784,7 +794,7 @@ static void naive_attention(const size_t *n, double *const *x) {
                 size += fabs(product);
             }
             x[0][at + c] = sum;
-            if (x[3]) x[3][at + c] = size * (x[4] ? 1 : error);
+            if (x[3]) x[3][at + c] = size * ((x[4] ? 1 : error) + *x[5]);
         }
     }
 }
@@ -817,7 +827,8 @@ static void test_attention_forward(Run *run) {
     double *qkv = given(run, run->type, 3 * out->n, run->n[4] ? (double)run->n[4] : 1);
     naive_attention_saved(run, saved, qkv);
     execute(run);
-    double *x[5] = {out->want, NULL, qkv, out->size, run->variant == ATTENTION_PLAIN ? saved->got : NULL};
+    double rounds = attention_rounds(run);
+    double *x[6] = {out->want, NULL, qkv, out->size, run->variant == ATTENTION_PLAIN ? saved->got : NULL, &rounds};
     naive_attention(run->n, x);
 }
 
@@ -825,6 +836,7 @@ static void test_attention_forward(Run *run) {
 static void naive_attention_backward_row(Run *run, Buffer *dqkv, double *const *x, const double *saved, size_t row) {
     const size_t *n = run->n, T = n[1], HS = n[3], q = attention_qkv_at(n, row, row % T, 0);
     const double scale = 1 / sqrt((double)HS), *qkv = x[2], *dout = x[1] + attention_at(n, row);
+    const double rounds = attention_rounds(run);
     double p[T], lse, error, d = 0, d_size = 0;
     naive_attention_row(n, qkv, row, p, &lse, &error);
     for (size_t c = 0; c < HS; c++) {
@@ -840,11 +852,11 @@ static void naive_attention_backward_row(Run *run, Buffer *dqkv, double *const *
             size += fabs(dout[c] * qkv[v + c]);
         }
         double ds = scale * pj * (dp - d);
-        size = scale * pj * (error * fabs(dp - d) + size + sqrt((double)HS) * fabs(dp));
+        size = scale * pj * ((error + rounds) * fabs(dp - d) + size + sqrt((double)HS) * fabs(dp));
         for (size_t c = 0; c < HS; c++) {
             term(dqkv, q + c, ds * qkv[k + c], size * fabs(qkv[k + c]));
             term(dqkv, k + c, ds * qkv[q + c], size * fabs(qkv[q + c]));
-            term(dqkv, v + c, pj * dout[c], error * fabs(pj * dout[c]));
+            term(dqkv, v + c, pj * dout[c], (error + rounds) * fabs(pj * dout[c]));
         }
     }
 }
@@ -1037,6 +1049,10 @@ static void run_operation(Device *device, const Operation *operation) {
             // A thread per element is slow on the emulator, and knows no tiles: small shapes show all of it.
             size_t products = c.shape.n[0] * c.shape.n[1] * c.shape.n[2];
             if (device->real == DEVICE_CUDA && c.library && products > 1 << 17) continue;
+            // Nor do the simple kernels of attention, which are slow too.
+            bool simple = operation->test == test_attention_forward || operation->test == test_attention_backward;
+            simple = simple && (c.type == FP32 || c.variant == ATTENTION_PLAIN || c.unaligned);
+            if (device->real == DEVICE_CUDA && simple && c.shape.n[1] * c.shape.n[1] * c.shape.n[3] > 1 << 21) continue;
             run_case(device, &c, &n_differences);
         }
     }
@@ -1076,6 +1092,25 @@ static void test_bits_of_the_cpu(void **state) {
                 if (run_case(&cpu, &c, NULL) == run_case(&cuda, &c, NULL)) continue;
                 fail_msg("%s %s, shape %d: other bits than the CPU's", o->name, o->variants[c.variant], s);
             }
+        }
+    }
+}
+#endif
+
+#ifdef __CUDACC__
+// Every block of every head is somebody's, once; within a group of heads the longest walks begin first.
+static void test_attention_work(void **state) {
+    (void)state;
+    static const uint32_t HEADS[] = {1, 2, 7, 12, 50}, GROUPS[] = {1, 3, 7, 64}, BLOCKS[] = {1, 2, 9};
+    for (int c = 0; c < 5 * 4 * 3; c++) {
+        const uint32_t heads = HEADS[c % 5], group = GROUPS[c / 5 % 4], n = BLOCKS[c / 20];
+        bool is_taken[50 * 9] = {false};
+        for (uint32_t block = 0, head, before = 0; block < heads * n; block++) {
+            uint32_t nth = attention_mma_work(heads, group, n, block, &head);
+            assert_true(head < heads && nth < n && !is_taken[head * n + nth]);
+            assert_true(nth >= before || block % (group * n) == 0);
+            is_taken[head * n + nth] = true;
+            before = nth;
         }
     }
 }
@@ -1404,10 +1439,12 @@ static void test_permute(void **state) {
     }
 }
 
-int main(void) {
+// An argument: the tests to run, such as 'attention_*'.
+int main(int argc, char **argv) {
     static const struct CMUnitTest others[] = {
 #ifdef __CUDACC__
         cmocka_unit_test(test_bits_of_the_cpu),
+        cmocka_unit_test(test_attention_work),
 #else
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_classifier_special),
@@ -1433,5 +1470,6 @@ int main(void) {
         tests[i].initial_state = (void *)(uintptr_t)&operations[i];
     }
     memcpy(tests + OPERATIONS, others, sizeof(others));
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

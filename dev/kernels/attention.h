@@ -16,10 +16,13 @@
 //
 // On the CPU a thread takes a whole head of a sequence: k and v are packed to fp32 panels for tile.h once, and the
 // sums of dk and dv have one order. Cost: 2 products of B NH T^2/2 HS forward, 5 backward.
+// On CUDA tensor cores do ATTENTION_FUSED in bf16 where HS is a multiple of 8 (attention_mma.h): there P is rounded to
+// bf16 before it is used, as is dS. The kernels in this file do the rest.
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
 #include "../memory.h"
+#include "attention_mma.h"
 #include "tile.h"
 
 typedef enum { ATTENTION_FUSED, ATTENTION_PLAIN } AttentionKind;
@@ -234,7 +237,7 @@ static inline void attention_forward_cpu(const AttentionShape *s, void *out, voi
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// CUDA: a warp per query or key, simple and complete
+// CUDA: a warp per query or key, simple and complete: fp32, ATTENTION_PLAIN, head sizes that tensor cores don't take
 //
 // A block takes ATTENTION_WARPS neighbouring rows of one head and walks over tiles of WARP rows of the other side,
 // which it shares: a lane first stands for a row of the tile (dot products over channels), then for channels (sums over
@@ -352,8 +355,19 @@ __global__ static void attention_forward_kernel(AttentionShape s, void *out, voi
     attention_store_row(s, out, s.C, 0, head, t, o);
 }
 
+// Everything that a training step hands over lies at multiples of 64 bytes.
+static inline bool attention_on_tensor_cores(const AttentionShape *s, const void *a, const void *b, const void *c,
+                                             const void *d) {
+    const uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
+    return s->kind == ATTENTION_FUSED && attention_mma_takes(s->type, s->HS) && all % 16 == 0;
+}
+
 static inline void attention_forward_cuda(Device *device, const AttentionShape *s, void *out, void *saved,
                                           const void *qkv) {
+    if (attention_on_tensor_cores(s, out, qkv, NULL, NULL)) {
+        attention_mma_forward(device, attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale), out, (float *)saved, qkv);
+        return;
+    }
     CUDA_RUN_GRID(device, attention_forward_kernel, cuda_grid(ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH),
                   ATTENTION_WARPS * WARP, 0, *s, out, saved, qkv);
 }
@@ -578,6 +592,11 @@ __global__ static void attention_backward_kv_kernel(AttentionShape s, void *dqkv
 
 static inline void attention_backward_cuda(Device *device, const AttentionShape *s, void *dqkv, const void *dout,
                                            const void *qkv, const void *out, const void *saved, float *d) {
+    if (attention_on_tensor_cores(s, dqkv, dout, qkv, out)) {
+        attention_mma_backward(device, attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale), dqkv, dout, qkv, out,
+                               (const float *)saved, d);
+        return;
+    }
     const dim3 grid = cuda_grid(ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH);
     const int threads = ATTENTION_WARPS * WARP;
     CUDA_RUN_GRID(device, attention_row_products_kernel, grid, threads, 0, *s, d, out, dout);
