@@ -100,12 +100,16 @@ typedef struct {
     CheckpointHeader position;  // of that checkpoint
     int64_t step, updates, tokens;  // attempted and applied steps, tokens trained on
     int skipped_in_a_row;
+    double loss_scale;   // of fp16: what the loss is multiplied by, so that small gradients don't vanish; else 1
+    int64_t good_steps;  // since it changed
     double matmul_rate;  // measured, operations per second
     size_t saved_peak;   // device bytes that the same run would peak at without the memory flags
     bool reported[PHASES];
 } Trainer;
 
-enum { SKIPS_IN_A_ROW = 10, LEVEL_BLOCKS = 3, DEFAULT_STEPS = 500 };
+enum { SKIPS_IN_A_ROW = 10, SKIPS_OF_FP16 = 40, LEVEL_BLOCKS = 3, DEFAULT_STEPS = 500 };
+// Loss scaling, PyTorch's GradScaler's constants: the scale doubles after so many good steps, halves after a bad one.
+enum { LOSS_SCALE_FIRST = 65536, LOSS_SCALE_GOOD_STEPS = 2000 };
 
 // The only variable global: a signal handler has nowhere else to write.
 static volatile sig_atomic_t interrupted = 0;
@@ -460,15 +464,25 @@ static void train_update(Trainer *m, StepRow *row) {
     store_norm(&m->store, m->batch.results + RESULT_NORM);
     train_results(m);
     bool real = m->device.kind != DEVICE_PLAN;
-    double norm = real ? sqrt(m->batch.host_results[RESULT_NORM]) : 0, clip = m->options.clip;
-    double lr = schedule_lr(&m->schedule, m->updates);
-    float scale = clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f;
-    AdamW update = adamw_step((float)lr, (float)m->options.decay, m->updates + 1, scale, isfinite(norm));
+    double norm = real ? sqrt(m->batch.host_results[RESULT_NORM]) / m->loss_scale : 0, clip = m->options.clip;
+    double lr = schedule_lr(&m->schedule, m->updates), scale = clip > 0 && norm > clip ? clip / norm : 1.0;
+    AdamW update = adamw_step((float)lr, (float)m->options.decay, m->updates + 1, (float)(scale / m->loss_scale),
+                              isfinite(norm));
     store_update(&m->store, &update);
     memory_end(&m->memory);
     row->norm = norm;
     row->lr = lr;
     row->skipped = !update.apply;
+}
+
+// After a step in fp16: a skipped one halves the loss scale, many good ones double it.
+static void train_loss_scale(Trainer *m, bool skipped) {
+    if (m->config.type != FP16 || m->device.kind == DEVICE_PLAN) return;
+    if (skipped) m->loss_scale /= 2;
+    m->good_steps = skipped ? 0 : m->good_steps + 1;
+    if (m->good_steps < LOSS_SCALE_GOOD_STEPS) return;
+    m->loss_scale *= 2;
+    m->good_steps = 0;
 }
 
 // One attempted step: all micro-batches, the update; counts it.
@@ -477,7 +491,7 @@ static void train_step(Trainer *m, StepRow *row) {
     size_t n_targets = step_targets(m, m->step);
     for (size_t i = 0; i < m->config.micro_batches; i++) {
         batch_train(m, m->step, i);
-        train_micro_batch(m, 1.0f / (float)n_targets, i > 0);
+        train_micro_batch(m, (float)(m->loss_scale / (double)n_targets), i > 0);
     }
     train_update(m, row);
     m->step++;
@@ -488,7 +502,9 @@ static void train_step(Trainer *m, StepRow *row) {
     row->step = m->step;
     row->tokens = m->tokens;
     if (m->device.kind != DEVICE_PLAN) row->train_loss = m->batch.host_results[RESULT_LOSS] / (double)n_targets;
-    row->loss_scale = 1.0;
+    row->loss_scale = m->loss_scale;  // of this step
+    train_loss_scale(m, row->skipped);
+    row->good_steps = m->good_steps;
     row->peak_device_bytes = m->memory.step_peak[TIER_DEVICE];
     row->peak_host_bytes = m->memory.step_peak[TIER_HOST];
 }
@@ -606,7 +622,8 @@ static void save(Trainer *m) {
     header.tokens_per_step = (int64_t)(m->config.micro_batches * m->config.B * m->config.T);
     header.seed = (uint64_t)m->options.seed;
     header.data = m->train_random || m->device.kind == DEVICE_PLAN ? 0 : m->train.fingerprint;
-    header.loss_scale = 1.0;
+    header.loss_scale = m->loss_scale;
+    header.good_steps = m->good_steps;
     header.tuned = tune_hash(&m->device);
     memory_begin(&m->memory, PHASE_SAVE);
     checkpoint_save(&m->store, &header, m->options.output);
@@ -884,7 +901,8 @@ static void configure(Trainer *m) {
     config->save = o->output != NULL;
     bool native = m->device.real == DEVICE_CUDA || m->device.matmul->native_bf16;
     bool bf16 = strcmp(o->precision, "bf16") == 0 || (strcmp(o->precision, "auto") == 0 && native);
-    config->type = bf16 ? BF16 : FP32;
+    config->type = bf16 ? BF16 : strcmp(o->precision, "fp16") == 0 ? FP16 : FP32;
+    m->loss_scale = config->type == FP16 ? LOSS_SCALE_FIRST : 1.0;
     configure_model(m);
     if (m->device.real == DEVICE_CUDA && config->shape.C / config->shape.NH > ATTENTION_HS_MOST) {
         die("heads of %zu channels: on a GPU at most %d; take more heads, or --device cpu",
@@ -922,6 +940,10 @@ static void configure_position(Trainer *m) {
     if (!m->config.resume) return;
     m->step = p->step;
     m->updates = p->updates;
+    if (m->config.type == FP16 && p->type == FP16) {
+        m->loss_scale = p->loss_scale;
+        m->good_steps = p->good_steps;
+    }
     m->tokens = p->tokens;
     size_t per_step = m->config.micro_batches * m->config.B * m->config.T;
     uint64_t data = m->train_random ? 0 : m->train.fingerprint;
@@ -1049,9 +1071,15 @@ static void train_after_step(Trainer *m, StepRow *row) {
         printf("%sstep %lld | validation loss %.4f\n", m->log.terminal ? "\n" : "", (long long)m->step, row->val_loss);
     }
     log_step(&m->log, row);
-    if (m->skipped_in_a_row == SKIPS_IN_A_ROW) {
-        die("%d steps in a row had gradients that are not finite (last loss %g). Lower -l, or go on from an earlier "
-            "checkpoint", SKIPS_IN_A_ROW, row->train_loss);
+    bool finite = isfinite(row->train_loss);
+    if (m->skipped_in_a_row >= SKIPS_IN_A_ROW && !(finite && m->config.type == FP16)) {
+        die("%d steps in a row had gradients that are not finite (last loss %g%s). Lower -l, or go on from an earlier "
+            "checkpoint", m->skipped_in_a_row, row->train_loss,
+            finite ? "" : ": the forward itself gives NaN or infinity, so this is no overflow of gradients");
+    }
+    if (m->skipped_in_a_row >= SKIPS_OF_FP16) {
+        die("gradients overflow fp16 at every loss scale down to %g, while the loss is finite (%g). Lower -l, or use "
+            "-p bf16", row->loss_scale, row->train_loss);
     }
     bool due = o->sample_every > 0 && m->step % o->sample_every == 0;
     if (m->config.sample_length && (due || last) && !interrupted) sample(m);

@@ -77,10 +77,10 @@ static inline void device_describe(const Device *device, Number type, char *text
                  device->compute_capability / 10.0, number_name(type));
         return;
     }
-    bool converted = type == BF16 && !device->matmul->native_bf16;
+    bool converted = type == FP16 || (type == BF16 && !device->matmul->native_bf16);
     snprintf(text, size, "CPU, %d thread%s, %s; %s%s", device->threads, device->threads > 1 ? "s" : "",
              device->matmul->isa, number_name(type),
-             converted ? " storage, fp32 arithmetic (no native bf16)" : "");
+             converted ? " storage, fp32 arithmetic" : "");
 }
 
 // One product of square matrices, in memory taken for it: operations per second.

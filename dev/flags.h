@@ -9,7 +9,8 @@
 #include "number.h"
 
 typedef struct {
-    const char *model, *train, *validation, *output, *schedule, *precision, *attention, *device, *prompt, *tokenizer, *tune;
+    const char *model, *train, *validation, *output, *schedule, *precision, *attention, *device, *prompt, *tokenizer;
+    const char *tune;
     int64_t save_every, resume, B, T, tokens_per_step, steps, warmup, validate_every, validation_batches;
     int64_t sample_every, sample_length, hellaswag, overfit, recompute, recompute_layers, head_chunks, zero;
     int64_t seed, vocabulary, max_length;
@@ -71,8 +72,8 @@ static const Flag FLAGS[] = {
     {'h', "hellaswag", FLAG_INTEGER, FLAG_FIELD(hellaswag), "0", 0, 1, NULL,
      "HellaSwag evaluation (not built yet); -h alone: this help"},
     {'a', "overfit", FLAG_INTEGER, FLAG_FIELD(overfit), "0", 0, 1, NULL, "1: train on the first batch only"},
-    {'p', "precision", FLAG_CHOICE, FLAG_FIELD(precision), "auto", 0, 0, "auto|fp32|bf16",
-     "compute type; auto: bf16 where the processor multiplies it"},
+    {'p', "precision", FLAG_CHOICE, FLAG_FIELD(precision), "auto", 0, 0, "auto|fp32|bf16|fp16",
+     "compute type; auto: bf16 where the processor multiplies it; fp16: with loss scaling"},
     {'r', "recompute", FLAG_INTEGER, FLAG_FIELD(recompute), "0", 0, 3, NULL,
      "in the backward: 0 nothing, 1 GELU, 2 and LayerNorms, 3 whole blocks"},
     {0, "recompute-layers", FLAG_INTEGER, FLAG_FIELD(recompute_layers), "-1", -1, 1 << 20, NULL,

@@ -28,7 +28,7 @@
 #define SHARED static inline
 #endif
 
-typedef enum { FP32, BF16, NUMBERS } Number;
+typedef enum { FP32, BF16, FP16, NUMBERS } Number;
 
 enum { NUMBER_BLOCK = 1024, LANES = 16 };  // NUMBER_BLOCK is a multiple of LANES, so blocks don't move lanes
 
@@ -42,7 +42,7 @@ enum { NUMBER_BLOCK = 1024, LANES = 16 };  // NUMBER_BLOCK is a multiple of LANE
 #endif
 
 SHARED size_t number_size(Number type) { return type == FP32 ? 4 : 2; }
-static inline const char *number_name(Number type) { return type == FP32 ? "fp32" : "bf16"; }
+static inline const char *number_name(Number type) { return type == FP32 ? "fp32" : type == BF16 ? "bf16" : "fp16"; }
 
 SHARED size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
 SHARED size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
@@ -74,6 +74,28 @@ SHARED uint16_t float_to_bf16(float x) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
+SHARED float fp16_to_float(uint16_t x) {
+    uint32_t magnitude = (uint32_t)(x & 0x7fffu) << 13, sign = (uint32_t)(x & 0x8000u) << 16;
+    uint32_t special = (x & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;           // infinity, NaN
+    uint32_t scaled = float_bits(bits_float(magnitude) * bits_float(0x77800000u));  // 2^112: the exponents' biases
+    return bits_float((special ? magnitude | special : scaled) | sign);
+}
+
+// Round to nearest even; NaN stays NaN, 65520 and more become infinity; subnormal numbers keep what they can.
+SHARED uint16_t float_to_fp16(float x) {
+    uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu, sign = (bits >> 16) & 0x8000u;
+    uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    uint32_t small = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;  // 0.5's last place is the smallest number
+    uint32_t rounded = magnitude < 0x38800000u ? small : normal;
+    rounded = magnitude >= 0x477ff000u ? 0x7c00u : rounded;
+    rounded = magnitude > 0x7f800000u ? 0x7e00u : rounded;
+    return (uint16_t)(rounded | sign);
+}
+
+// The 16-bit types, by type.
+SHARED float number_from_16(Number type, uint16_t x) { return type == BF16 ? bf16_to_float(x) : fp16_to_float(x); }
+SHARED uint16_t number_to_16(Number type, float x) { return type == BF16 ? float_to_bf16(x) : float_to_fp16(x); }
+
 SHARED void *number_at(Number type, void *base, size_t element) {
     return (char *)base + element * number_size(type);
 }
@@ -87,7 +109,11 @@ SHARED const void *number_at_const(Number type, const void *base, size_t element
 static inline const float *number_load(Number type, const void *base, size_t at, size_t n, float *block) {
     if (type == FP32) return (const float *)base + at;
     const uint16_t *x = (const uint16_t *)base + at;
-    for (size_t i = 0; i < n; i++) block[i] = bf16_to_float(x[i]);
+    if (type == BF16) {
+        for (size_t i = 0; i < n; i++) block[i] = bf16_to_float(x[i]);
+    } else {
+        for (size_t i = 0; i < n; i++) block[i] = fp16_to_float(x[i]);
+    }
     return block;
 }
 
@@ -104,17 +130,21 @@ static inline void number_store(Number type, void *base, size_t at, size_t n, co
         return;
     }
     uint16_t *y = (uint16_t *)base + at;
-    for (size_t i = 0; i < n; i++) y[i] = float_to_bf16(values[i]);
+    if (type == BF16) {
+        for (size_t i = 0; i < n; i++) y[i] = float_to_bf16(values[i]);
+    } else {
+        for (size_t i = 0; i < n; i++) y[i] = float_to_fp16(values[i]);
+    }
 }
 
 SHARED float number_get(Number type, const void *base, size_t at) {
-    return type == FP32 ? ((const float *)base)[at] : bf16_to_float(((const uint16_t *)base)[at]);
+    return type == FP32 ? ((const float *)base)[at] : number_from_16(type, ((const uint16_t *)base)[at]);
 }
 
 // One element, rounded.
 SHARED void number_put(Number type, void *base, size_t at, float value) {
     if (type == FP32) ((float *)base)[at] = value;
-    else ((uint16_t *)base)[at] = float_to_bf16(value);
+    else ((uint16_t *)base)[at] = number_to_16(type, value);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

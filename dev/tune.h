@@ -4,8 +4,8 @@
 //
 //     VERSION CAPABILITY M N K A_TRANSPOSED B_TRANSPOSED A_TYPE C_TYPE BIAS ADD ALIGNMENT CHOICE
 //
-// CHOICE is the rank in the library's own list for that shape. What the file has is used as it is, so that runs with the
-// same file have the same bits; what it lacks is timed and added. All candidates use the same workspace: tuning never
+// CHOICE is the rank in the library's own list for that shape. What the file has is used as it is, so that runs with
+// the same file have the same bits; what it lacks is timed and added. All candidates use the same workspace: tuning never
 // changes a byte of memory. A checkpoint names the choices by their hash.
 #ifndef TUNE_H
 #define TUNE_H

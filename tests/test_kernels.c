@@ -40,6 +40,7 @@
 
 #define U32 0x1p-24
 #define U16 0x1p-8
+#define U_FP16 0x1p-11
 #define GROWTH 4.0
 #define EXACT (-1.0)      // a size that allows no error
 #define UNDERFLOW 1e-34  // where something is added up: exp() gives 0 for less than FLT_MIN, whatever it's then times
@@ -48,8 +49,8 @@
 enum { MOST_SIZES = 5, MOST_VARIANTS = 3, MOST_BUFFERS = 8, MOST_ARRAYS = 48, GUARD_BYTES = 128 };
 enum { GUARD_WORD = 0x7fd5, MADE_WORD = 0x7fc9 };  // in a row, NaN as bf16, fp32 and fp64
 
-typedef enum { IN_FP32 = FP32, IN_BF16 = BF16, IN_INT32, IN_FP64 } Element;
-static const size_t ELEMENT_BYTES[] = {4, 2, 4, 8};
+typedef enum { IN_FP32 = FP32, IN_BF16 = BF16, IN_FP16 = FP16, IN_INT32, IN_FP64 } Element;
+static const size_t ELEMENT_BYTES[] = {4, 2, 2, 4, 8};
 
 typedef enum { GIVEN, MADE, CHANGED } Role;  // read only, written only, both
 
@@ -123,8 +124,7 @@ static double element_get(Element element, const void *base, size_t i) {
 static void element_put(Element element, void *base, size_t i, double x) {
     if (element == IN_INT32) ((int32_t *)base)[i] = (int32_t)x;
     else if (element == IN_FP64) ((double *)base)[i] = x;
-    else if (element == IN_BF16) ((uint16_t *)base)[i] = float_to_bf16((float)x);
-    else ((float *)base)[i] = (float)x;
+    else number_put((Number)element, base, i, (float)x);
 }
 
 static double element_round(Element element, double x) {
@@ -318,7 +318,9 @@ static void check_number(const Run *run, const char *what, size_t i, double got,
 static double tolerance_of(const Buffer *x, size_t i) {
     if (x->size[i] == EXACT) return 0;
     double error = x->size[i] == 0 ? 0 : GROWTH * U32 * (x->size[i] + sqrt(x->terms) * fabs(x->want[i])) + UNDERFLOW;
-    return error + (x->element == IN_BF16 ? U16 : U32) * (fabs(x->want[i]) + error);
+    if (x->element == IN_FP16) error += 0x1p-25;  // half its smallest number
+    const double stored = x->element == IN_BF16 ? U16 : x->element == IN_FP16 ? U_FP16 : U32;
+    return error + stored * (fabs(x->want[i]) + error);
 }
 
 static void check(const Run *run, int parameter) {
@@ -575,7 +577,7 @@ static double *given_gelu(Run *run) {
     static const double SPECIAL[] = {0, -0.0, 1e-30, -1e-30, 10, -10, 1e18, -1e18, 1e20, -1e20, 5.5, -5.5, 1, -1, 3e-5};
     double *x = given(run, run->type, run->n[0], 2);
     for (size_t i = 0; i < sizeof(SPECIAL) / sizeof(SPECIAL[0]) && run->n[0] > 16; i++) {
-        x[i] = element_round(run->type, SPECIAL[i]);
+        x[i] = element_round(run->type, run->type == IN_FP16 ? fmax(-6e4, fmin(6e4, SPECIAL[i])) : SPECIAL[i]);
     }
     return x;
 }
@@ -936,7 +938,7 @@ static void test_adamw(Run *run) {
              fabs(w->given[i]) + lr * (2 * m_size * step + fabs(w->given[i])));
     }
     execute(run);
-    for (size_t i = 0; i < n && !fp32; i++) want(weights, i, element_round(IN_BF16, master->got[i]), EXACT);
+    for (size_t i = 0; i < n && !fp32; i++) want(weights, i, element_round(run->type, master->got[i]), EXACT);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -1041,8 +1043,9 @@ static Device cpu_device(int threads) {
 static void run_operation(Device *device, const Operation *operation) {
     int n_differences = 0;
     for (int s = 0; operation->shapes[s].n[0] > 0; s++) {
-        for (int i = 0; i < 8 * MOST_VARIANTS; i++) {
-            Case c = {operation, operation->shapes[s], i & 1 ? BF16 : FP32, i / 8, (i & 2) != 0, (i & 4) != 0};
+        for (int i = 0; i < 4 * NUMBERS * MOST_VARIANTS; i++) {
+            const Number type = (Number)(i / 4 % NUMBERS);
+            Case c = {operation, operation->shapes[s], type, i / (4 * NUMBERS), (i & 1) != 0, (i & 2) != 0};
             if (!operation->variants[c.variant] || (c.unaligned && s % 3 != 1)) continue;
             bool other_way = operation->matmul && (USE_ONEDNN || device->real == DEVICE_CUDA);
             if ((operation->fp32_only && c.type != FP32) || (c.library && !other_way)) continue;
@@ -1086,8 +1089,8 @@ static void test_bits_of_the_cpu(void **state) {
     for (size_t i = 0; i < sizeof(SAME) / sizeof(SAME[0]); i++) {
         const Operation *o = &operations[SAME[i]];
         for (int s = 0; o->shapes[s].n[0] > 0; s++) {
-            for (int j = 0; j < 2 * MOST_VARIANTS; j++) {
-                Case c = {o, o->shapes[s], j & 1 ? BF16 : FP32, j / 2, false, false};
+            for (int j = 0; j < NUMBERS * MOST_VARIANTS; j++) {
+                Case c = {o, o->shapes[s], (Number)(j % NUMBERS), j / NUMBERS, false, false};
                 if (!o->variants[c.variant] || (o->fp32_only && c.type != FP32)) continue;
                 if (run_case(&cpu, &c, NULL) == run_case(&cuda, &c, NULL)) continue;
                 fail_msg("%s %s, shape %d: other bits than the CPU's", o->name, o->variants[c.variant], s);
@@ -1124,8 +1127,8 @@ static void test_threads(void **state) {
     for (const Operation *o = operations; o < operations + OPERATIONS; o++) {
         for (int s = 0; o->shapes[s].n[0] > 0; s++) {
             if (s % 6 != 5 && o->shapes[s + 1].n[0] > 0) continue;  // one in six, and the last
-            for (int i = 0; i < 2 * MOST_VARIANTS; i++) {
-                Case c = {o, o->shapes[s], i & 1 ? BF16 : FP32, i / 2, false, false};
+            for (int i = 0; i < NUMBERS * MOST_VARIANTS; i++) {
+                Case c = {o, o->shapes[s], (Number)(i % NUMBERS), i / NUMBERS, false, false};
                 if (!o->variants[c.variant] || (o->fp32_only && c.type != FP32)) continue;
                 uint64_t hashes[4];
                 for (int t = 0; t < 4; t++) {
@@ -1174,7 +1177,7 @@ static void test_classifier_special(void **state) {
             else assert_true((double)losses[r] == loss || fabs((double)losses[r] - loss) <= tolerance);
             for (size_t v = 0; v < V; v++) {
                 double d = (double)number_get(type, stored, r * Vp + v), known = (double)gradients_known[r][v];
-                assert_true(isnan(loss) ? v == 0 || isnan(d) : fabs(d - known) <= tolerance + U16 / 4 * type);
+                assert_true(isnan(loss) ? v == 0 || isnan(d) : fabs(d - known) <= tolerance + (type == FP32 ? 0 : U16 / 4));
             }
             assert_true(number_get(type, stored, r * Vp + V) == 0);
         }
@@ -1322,6 +1325,35 @@ static void test_bf16_rounding(void **state) {
     assert_true(worst <= U16 && worst > 0.99 * U16);
 }
 
+// Every number of fp16, and between neighbours: to the nearest, ties to even, infinity from 65520 on.
+static void test_fp16_rounding(void **state) {
+    (void)state;
+    assert_true(fp16_to_float(0x3c00) == 1 && fp16_to_float(0x7bff) == 65504 && fp16_to_float(1) == 0x1p-24f);
+    assert_true(fp16_to_float(0x0400) == 0x1p-14f && fp16_to_float(0x7c00) == INFINITY && fp16_to_float(0x8001) < 0);
+    for (uint32_t sign = 0; sign <= 0x8000; sign += 0x8000) {
+        for (uint32_t h = sign; h < sign + 0x8000; h++) {
+            float x = fp16_to_float((uint16_t)h);
+            if (h - sign > 0x7c00) {
+                assert_true(isnan(x) && isnan(fp16_to_float(float_to_fp16(x))));
+                continue;
+            }
+            assert_int_equal(float_to_fp16(x), h);
+            if (h - sign >= 0x7bff) continue;
+            float next = fp16_to_float((uint16_t)(h + 1)), middle = (x + next) / 2;
+            assert_true(fabsf(x) < fabsf(next) && (h == sign || (x < 0) == (sign > 0)));
+            assert_int_equal(float_to_fp16(middle), h + (h & 1));
+            assert_int_equal(float_to_fp16(nextafterf(middle, x)), h);
+            assert_int_equal(float_to_fp16(nextafterf(middle, next)), h + 1);
+        }
+        float one = sign ? -1.0f : 1.0f;
+        assert_int_equal(float_to_fp16(one * 65519.996f), sign | 0x7bff);
+        assert_int_equal(float_to_fp16(one * 65520.0f), sign | 0x7c00);
+        assert_int_equal(float_to_fp16(one * 1e30f), sign | 0x7c00);
+        assert_int_equal(float_to_fp16(one * INFINITY), sign | 0x7c00);
+        assert_int_equal(float_to_fp16(one * 1e-30f), sign);
+    }
+}
+
 // The one order of sums: lane i % LANES, one after the other, then halves; cutting a row at a multiple of LANES
 // changes nothing.
 static void test_lanes(void **state) {
@@ -1454,6 +1486,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_adamw_lengths),
         cmocka_unit_test(test_norm_special),
         cmocka_unit_test(test_bf16_rounding),
+        cmocka_unit_test(test_fp16_rounding),
         cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_sigmoid),

@@ -208,7 +208,7 @@ static RunResult run_line(int steps, const char *format, ...) {
 static void test_recompute_same_bits(void **state) {
     (void)state;
     for (int model = 0; model < 2; model++) {
-        for (int type = FP32; type <= BF16; type++) {
+        for (int type = FP32; type < NUMBERS; type++) {
             for (int variant = 0; variant < 4; variant++) {  // micro-batches; attention and head chunks
                 char base[512];
                 int T = model == 0 ? 64 : 111;
@@ -248,7 +248,7 @@ static void assert_close_runs(const RunResult *a, const RunResult *b, int steps,
 static void test_reordered_sums_are_close(void **state) {
     (void)state;
     for (int model = 0; model < 2; model++) {
-        for (int type = FP32; type <= BF16; type++) {
+        for (int type = FP32; type < NUMBERS; type++) {
             const char *p = number_name((Number)type);
             double loss = type == FP32 ? 1e-5 : 5e-3, norm = type == FP32 ? 2e-5 : 2e-2;
             RunResult plain = run_line(3, "%s -p %s", MODELS[model], p);
@@ -268,6 +268,106 @@ static void test_reordered_sums_are_close(void **state) {
     // The first loss does not depend on the order at all: the same rows, the same fp64 sum.
     RunResult one = run_line(1, "%s -p fp32 -b 6", MODELS[0]), six = run_line(1, "%s -p fp32 -b 1 -d 192", MODELS[0]);
     assert_true(fabs(one.losses[0] - six.losses[0]) < 1e-6);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// fp16: loss scaling
+
+static Trainer *fp16_trainer(const char *more) {
+    Trainer *m = open_trainer("-i random -g 0 -v 0 -p fp16 %s -d 128 %s", MODELS[0], more);
+    trainer_start(m);
+    return m;
+}
+
+// A run with one overflow equals the run without that batch: weights, moments, updates and schedule; nothing moved.
+static void test_overflow_moves_nothing(void **state) {
+    (void)state;
+    Trainer *m = fp16_trainer(""), *without = fp16_trainer("");
+    StepRow row;
+    assert_true(m->loss_scale == 65536);
+    train_step(m, &row);
+    assert_true(!row.skipped && row.loss_scale == 65536 && m->good_steps == 1 && m->loss_scale == 65536);
+    uint64_t before = state_hash(m);
+    m->loss_scale = 0x1p90;  // the gradients of the logits overflow fp16
+    train_step(m, &row);
+    assert_true(row.skipped && isinf(row.norm) + isnan(row.norm) == 1 && isfinite(row.train_loss));
+    assert_true(state_hash(m) == before && m->updates == 1 && m->step == 2);
+    assert_true(m->loss_scale == 0x1p89 && m->good_steps == 0 && row.loss_scale == 0x1p90);
+    m->loss_scale = 65536;
+    train_step(without, &row);
+    without->step++;
+    for (int i = 0; i < 2; i++) {
+        StepRow other;
+        train_step(m, &row);
+        train_step(without, &other);
+        assert_true(!row.skipped && row.train_loss == other.train_loss && row.norm == other.norm && row.lr == other.lr);
+    }
+    assert_true(state_hash(m) == state_hash(without) && m->updates == 3);
+    trainer_close(m);
+    trainer_close(without);
+}
+
+// The scale finds its way down from far too high, and doubles after 2,000 good steps. Powers of two change no bit of a
+// step that does not overflow or vanish: the first losses and norms are fp32's, but for fp16's rounding.
+static void test_loss_scale_adapts(void **state) {
+    (void)state;
+    Trainer *m = fp16_trainer("");
+    StepRow row;
+    int skipped = 0;
+    m->loss_scale = 0x1p40;
+    for (int i = 0; i < 60 && m->updates == 0; i++) {
+        train_step(m, &row);
+        skipped += row.skipped;
+    }
+    assert_true(m->updates == 1 && skipped > 10 && m->loss_scale == ldexp(1, 40 - skipped) && m->loss_scale > 1);
+    m->loss_scale = 1024;
+    m->good_steps = 1998;
+    train_step(m, &row);
+    assert_true(m->loss_scale == 1024 && m->good_steps == 1999 && row.good_steps == 1999);
+    train_step(m, &row);
+    assert_true(m->loss_scale == 2048 && m->good_steps == 0 && row.loss_scale == 1024);
+    trainer_close(m);
+    RunResult half = run_line(2, "%s -p fp16", MODELS[0]), single = run_line(2, "%s -p fp32", MODELS[0]);
+    assert_close_runs(&half, &single, 2, 1e-3, 4e-3, "fp16 against fp32");
+    assert_true(half.losses[0] != single.losses[0]);
+}
+
+// Scale and counter go on from a checkpoint.
+static void test_loss_scale_is_saved(void **state) {
+    (void)state;
+    char directory[256], more[300];
+    StepRow row;
+    make_directory(directory);
+    snprintf(more, sizeof(more), "-o %s", directory);
+    Trainer *m = fp16_trainer(more);
+    m->loss_scale = 4096;
+    m->good_steps = 7;
+    train_step(m, &row);
+    save(m);
+    trainer_close(m);
+    snprintf(more, sizeof(more), "-o %s -y 1", directory);
+    m = fp16_trainer(more);
+    assert_true(m->loss_scale == 4096 && m->good_steps == 8 && m->step == 1);
+    trainer_close(m);
+    remove_directory(directory);
+}
+
+// What can't be mended stops, and says whether gradients overflow or the forward itself fails.
+static void never_finite(void *argument) {
+#ifdef _OPENMP
+    omp_set_num_threads(1);  // a child has no threads of its parent's
+#endif
+    Trainer *m = fp16_trainer("-x 100");
+    if (argument) number_put(FP16, m->store.weights, 0, NAN);
+    else m->loss_scale = 0x1p120;
+    m->matmul_rate = 1;
+    train(m);
+}
+
+static void test_repeated_overflow_and_nan(void **state) {
+    (void)state;
+    expect_die(never_finite, NULL, "gradients overflow fp16|the loss is finite");
+    expect_die(never_finite, &state, "10 steps in a row|no overflow of gradients");
 }
 
 // Many configurations in one process: each is planned, run for one step with validation, a sample and a save, and must
@@ -620,6 +720,10 @@ int main(void) {
         cmocka_unit_test(test_golden_plain_attention),
         cmocka_unit_test(test_recompute_same_bits),
         cmocka_unit_test(test_reordered_sums_are_close),
+        cmocka_unit_test(test_overflow_moves_nothing),
+        cmocka_unit_test(test_loss_scale_adapts),
+        cmocka_unit_test(test_loss_scale_is_saved),
+        cmocka_unit_test(test_repeated_overflow_and_nan),
         cmocka_unit_test(test_plan_is_run_over_the_flag_grid),
         cmocka_unit_test(test_memory_formulas),
         cmocka_unit_test(test_memory_of_124m),

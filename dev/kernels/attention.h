@@ -365,7 +365,8 @@ static inline bool attention_on_tensor_cores(const AttentionShape *s, const void
 static inline void attention_forward_cuda(Device *device, const AttentionShape *s, void *out, void *saved,
                                           const void *qkv) {
     if (attention_on_tensor_cores(s, out, qkv, NULL, NULL)) {
-        attention_mma_forward(device, attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale), out, (float *)saved, qkv);
+        attention_mma_forward(device, s->type, attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale), out,
+                              (float *)saved, qkv);
         return;
     }
     CUDA_RUN_GRID(device, attention_forward_kernel, cuda_grid(ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH),
@@ -593,8 +594,8 @@ __global__ static void attention_backward_kv_kernel(AttentionShape s, void *dqkv
 static inline void attention_backward_cuda(Device *device, const AttentionShape *s, void *dqkv, const void *dout,
                                            const void *qkv, const void *out, const void *saved, float *d) {
     if (attention_on_tensor_cores(s, dqkv, dout, qkv, out)) {
-        attention_mma_backward(device, attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale), dqkv, dout, qkv, out,
-                               (const float *)saved, d);
+        const AttentionMma shape = attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale);
+        attention_mma_backward(device, s->type, shape, dqkv, dout, qkv, out, (const float *)saved, d);
         return;
     }
     const dim3 grid = cuda_grid(ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH);

@@ -48,7 +48,7 @@
 #include "mma.h"
 
 // Whether tensor cores can do it.
-static inline bool attention_mma_takes(Number type, size_t HS) { return type == BF16 && HS % 8 == 0 && HS <= 128; }
+static inline bool attention_mma_takes(Number type, size_t HS) { return type != FP32 && HS % 8 == 0 && HS <= 128; }
 
 #ifdef __CUDACC__
 
@@ -455,19 +455,34 @@ static inline void attention_mma_backward_run(Device *device, const AttentionMma
                       (const uint16_t *)qkv, lse, d);
 }
 
-static inline void attention_mma_forward(Device *device, const AttentionMma &s, void *out, float *lse,
+template <Number TYPE>
+static inline void attention_mma_forward_typed(Device *device, const AttentionMma &s, void *out, float *lse,
+                                               const void *qkv) {
+    if (s.HS <= 64) attention_mma_forward_run<TYPE, 64>(device, s, out, lse, qkv);
+    else if (s.HS <= 96) attention_mma_forward_run<TYPE, 96>(device, s, out, lse, qkv);
+    else attention_mma_forward_run<TYPE, 128>(device, s, out, lse, qkv);
+}
+
+static inline void attention_mma_forward(Device *device, Number type, const AttentionMma &s, void *out, float *lse,
                                          const void *qkv) {
-    if (s.HS <= 64) attention_mma_forward_run<BF16, 64>(device, s, out, lse, qkv);
-    else if (s.HS <= 96) attention_mma_forward_run<BF16, 96>(device, s, out, lse, qkv);
-    else attention_mma_forward_run<BF16, 128>(device, s, out, lse, qkv);
+    if (type == BF16) attention_mma_forward_typed<BF16>(device, s, out, lse, qkv);
+    else attention_mma_forward_typed<FP16>(device, s, out, lse, qkv);
+}
+
+template <Number TYPE>
+static inline void attention_mma_backward_typed(Device *device, const AttentionMma &s, void *dqkv, const void *dout,
+                                                const void *qkv, const void *out, const float *lse, float *d) {
+    if (s.HS <= 64) attention_mma_backward_run<TYPE, 64>(device, s, dqkv, dout, qkv, out, lse, d);
+    else if (s.HS <= 96) attention_mma_backward_run<TYPE, 96>(device, s, dqkv, dout, qkv, out, lse, d);
+    else attention_mma_backward_run<TYPE, 128>(device, s, dqkv, dout, qkv, out, lse, d);
 }
 
 // d (B NH, T) is scratch.
-static inline void attention_mma_backward(Device *device, const AttentionMma &s, void *dqkv, const void *dout,
-                                          const void *qkv, const void *out, const float *lse, float *d) {
-    if (s.HS <= 64) attention_mma_backward_run<BF16, 64>(device, s, dqkv, dout, qkv, out, lse, d);
-    else if (s.HS <= 96) attention_mma_backward_run<BF16, 96>(device, s, dqkv, dout, qkv, out, lse, d);
-    else attention_mma_backward_run<BF16, 128>(device, s, dqkv, dout, qkv, out, lse, d);
+static inline void attention_mma_backward(Device *device, Number type, const AttentionMma &s, void *dqkv,
+                                          const void *dout, const void *qkv, const void *out, const float *lse,
+                                          float *d) {
+    if (type == BF16) attention_mma_backward_typed<BF16>(device, s, dqkv, dout, qkv, out, lse, d);
+    else attention_mma_backward_typed<FP16>(device, s, dqkv, dout, qkv, out, lse, d);
 }
 
 #endif

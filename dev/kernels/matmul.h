@@ -377,7 +377,9 @@ static inline size_t matmul_workspace(int compute_capability) {
 }
 
 #ifdef __CUDACC__
-static inline cudaDataType_t matmul_cuda_type(Number type) { return type == FP32 ? CUDA_R_32F : CUDA_R_16BF; }
+static inline cudaDataType_t matmul_cuda_type(Number type) {
+    return type == FP32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
 
 #define MATMUL_SET(what, object, attribute, value) \
     BLAS_CHECK(cublasLt##what##SetAttribute(object, attribute, &(value), sizeof(value)))
@@ -418,7 +420,8 @@ static inline int matmul_choose(Device *device, MatmulEntry *entry) {
     MATMUL_SET(MatmulPreference, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
     cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(device->cuda->blas, entry->operation, entry->a_layout, entry->b_layout,
-                                       entry->c_layout, entry->c_layout, preference, MATMUL_CANDIDATES, results, &found);
+                                       entry->c_layout, entry->c_layout, preference, MATMUL_CANDIDATES, results,
+                                       &found);
     entry->own_kernel = status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0);
     if (!entry->own_kernel) {
         BLAS_CHECK(status);
@@ -504,7 +507,7 @@ static inline MatmulEntry *matmul_find(Device *device, const MatmulShape *shape)
         entry->scratchpad = matmul_workspace(device->compute_capability) + MATMUL_WORKSPACE_ALIGN;
         return entry;
     }
-    entry->tiled = !matmul->use_library || (shape->a_type == BF16 && !matmul->native_bf16);
+    entry->tiled = !matmul->use_library || shape->a_type == FP16 || (shape->a_type == BF16 && !matmul->native_bf16);
 #if USE_ONEDNN
     if (!entry->tiled && !matmul_describe(matmul, entry)) entry->tiled = true;
 #endif

@@ -47,6 +47,29 @@ template <> struct Mma<BF16> {
     static __device__ __forceinline__ float high(uint32_t pair) { return bits_float(pair & 0xffff0000u); }
 };
 
+template <> struct Mma<FP16> {
+    static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+    static __device__ __forceinline__ uint32_t pack(float low, float high) {
+        uint32_t pair;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+        return pair;
+    }
+    static __device__ __forceinline__ float low(uint32_t pair) {
+        float x;
+        asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(x) : "r"(pair));
+        return x;
+    }
+    static __device__ __forceinline__ float high(uint32_t pair) {
+        float x;
+        asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(pair));
+        return x;
+    }
+};
+
 // 2^x within 2 units in the last place; 0 below 2^-126. For softmax alone, which no other device has to repeat.
 __device__ __forceinline__ float mma_exp2(float x) {
     float y;
