@@ -52,7 +52,6 @@ static inline bool attention_mma_takes(Number type, size_t HS) { return type == 
 
 #ifdef __CUDACC__
 
-#define ATTENTION_LOG2_E 1.44269504f
 #define ATTENTION_LN_2 0.693147181f
 #define ATTENTION_MMA_SLACK 8.0f  // how far scores may exceed their reference, in powers of two
 #define ATTENTION_MMA_CACHE ((size_t)16 << 20)  // bytes of k and v at work at a time: half of a small L2 cache
@@ -105,7 +104,7 @@ __device__ __forceinline__ bool attention_mma_softmax(float (&x)[M][N][4], float
             top = scale * fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             rescale[i][h] = 1.0f;
             if (top > reference[i][h] + ATTENTION_MMA_SLACK) {
-                rescale[i][h] = mma_exp2(reference[i][h] - top);
+                rescale[i][h] = cuda_exp2(reference[i][h] - top);
                 reference[i][h] = top;
                 moved = true;
             }
@@ -113,7 +112,7 @@ __device__ __forceinline__ bool attention_mma_softmax(float (&x)[M][N][4], float
             for (int j = 0; j < N; j++) {
 #pragma unroll
                 for (int e = 2 * h; e < 2 * h + 2; e++) {
-                    x[i][j][e] = mma_exp2(fmaf(x[i][j][e], scale, -reference[i][h]));
+                    x[i][j][e] = cuda_exp2(fmaf(x[i][j][e], scale, -reference[i][h]));
                     total += x[i][j][e];
                 }
             }
@@ -177,7 +176,7 @@ __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, At
     const int end = min(T, q0 + ROWS), HS = (int)s.HS;
     const uint32_t stride = 3 * s.C;
     const uint16_t *k = qkv + attention_mma_first(s, stride, 1, head), *q = k - s.C + (size_t)q0 * stride;
-    const float scale = s.scale * ATTENTION_LOG2_E;
+    const float scale = s.scale * CUDA_LOG2_E;
 
     mma_tile_load<D, ROWS, THREADS>(q_tile, q, stride, T - q0, HS);
     mma_tile_load<D, STEP, THREADS>(k_tiles, k, stride, T, HS);
@@ -281,7 +280,7 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     const size_t at_q = attention_mma_first(s, stride, 0, head) + (size_t)q0 * stride;
     const size_t at_o = attention_mma_first(s, s.C, 0, head) + (size_t)q0 * s.C;
     const uint16_t *k = qkv + attention_mma_first(s, stride, 1, head);
-    const float scale = s.scale * ATTENTION_LOG2_E;
+    const float scale = s.scale * CUDA_LOG2_E;
 
     mma_tile_load<D, ROWS, THREADS>(q_tile, qkv + at_q, stride, T - q0, HS);
     mma_tile_load<D, ROWS, THREADS>(do_tile, dout + at_o, C, T - q0, HS);
@@ -293,7 +292,7 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     attention_mma_row_products<TYPE, D, 16 * M>(d_rows, attention_mma_shared + mma_tile_bytes(D, ROWS), out + at_o, C, w,
                                                 T - q0, HS);
     for (int row = w + (int)threadIdx.x % WARP; row < w + 16 * M; row += WARP) {
-        lse_rows[row] = q0 + row < T ? lse[(size_t)head * s.T + q0 + row] * ATTENTION_LOG2_E : 0.0f;
+        lse_rows[row] = q0 + row < T ? lse[(size_t)head * s.T + q0 + row] * CUDA_LOG2_E : 0.0f;
         if (q0 + row < T) d[(size_t)head * s.T + q0 + row] = d_rows[row];
     }
     __syncwarp();
@@ -318,7 +317,7 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
         for (int n = 0; n < M * STEP / 2; n++) {  // scores become dS
             const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
             const int row = attention_mma_row(i, e);
-            x[i][j][e] = mma_exp2(fmaf(x[i][j][e], scale, -lse_rows[w + row])) * (dp[i][j][e] - d_rows[w + row]);
+            x[i][j][e] = cuda_exp2(fmaf(x[i][j][e], scale, -lse_rows[w + row])) * (dp[i][j][e] - d_rows[w + row]);
         }
         mma_add_product<TYPE, D>(dq, x, k_tiles + at);
     }
@@ -368,7 +367,7 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     const uint32_t stride = 3 * s.C;
     const size_t at_q = attention_mma_first(s, stride, 0, head), at_k = at_q + s.C + (size_t)k0 * stride;
     const uint16_t *q = qkv + at_q, *go = dout + attention_mma_first(s, s.C, 0, head);
-    const float scale = s.scale * ATTENTION_LOG2_E;
+    const float scale = s.scale * CUDA_LOG2_E;
     lse += (size_t)head * s.T;
     d += (size_t)head * s.T;
 
@@ -396,8 +395,8 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {
             const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
-            const float row_lse = ATTENTION_LOG2_E * step_lse[attention_mma_column(j, e)];
-            p[i][j][e] = mma_exp2(fmaf(p[i][j][e], scale, -row_lse));
+            const float row_lse = CUDA_LOG2_E * step_lse[attention_mma_column(j, e)];
+            p[i][j][e] = cuda_exp2(fmaf(p[i][j][e], scale, -row_lse));
         }
         mma_add_product<TYPE, D>(dv, p, do_tiles + at);
         mma_rows_by_rows<TYPE, D>(dp, v_rows, do_tiles + at);

@@ -9,7 +9,7 @@
 #ifndef ENCODER_H
 #define ENCODER_H
 
-#include "../device.h"
+#include "vector.h"
 
 static inline void encoder_forward_cpu(Number type, void *out, const int32_t *tokens, const void *wte,
                                        const void *wpe, size_t B, size_t T, size_t C) {
@@ -29,20 +29,25 @@ static inline void encoder_forward_cpu(Number type, void *out, const int32_t *to
 }
 
 #ifdef __CUDACC__
-__global__ static void encoder_forward_kernel(Number type, void *out, const int32_t *tokens, const void *wte,
-                                              const void *wpe, size_t T, size_t C, size_t n_elements) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_elements; i += step) {
-        size_t bt = i / C, c = i % C;
-        float x = number_get(type, wte, (size_t)tokens[bt] * C + c);
-        number_put(type, out, i, x + number_get(type, wpe, bt % T * C + c));
-    }
+template <Number TYPE, int N>
+__global__ static void encoder_forward_kernel(void *out, const int32_t *tokens, const void *wte, const void *wpe,
+                                              size_t T, size_t C, size_t n_elements) {
+    vector_walk<N>(n_elements, [=](auto width, size_t at) {
+        constexpr int W = decltype(width)::value;
+        const size_t bt = at / C, c = at % C;
+        Vector<TYPE, W> x, position;
+        x.load(wte, (size_t)tokens[bt] * C + c);
+        position.load(wpe, bt % T * C + c);
+#pragma unroll
+        for (int i = 0; i < W; i++) x.x[i] += position.x[i];
+        x.store(out, at);
+    });
 }
 
 static inline void encoder_forward_cuda(Device *device, Number type, void *out, const int32_t *tokens, const void *wte,
                                         const void *wpe, size_t B, size_t T, size_t C) {
-    CUDA_RUN(device, encoder_forward_kernel, cuda_blocks(B * T * C), CUDA_THREADS, 0, type, out, tokens, wte, wpe, T, C,
-             B * T * C);
+    auto run = VECTOR_SELECT(type, vector_is_wide(C * number_size(type), out, wte, wpe, NULL), encoder_forward_kernel);
+    CUDA_RUN(device, run, cuda_blocks(ceil_div(B * T * C, 4)), CUDA_THREADS, 0, out, tokens, wte, wpe, T, C, B * T * C);
 }
 #endif
 

@@ -47,13 +47,6 @@ template <> struct Mma<BF16> {
     static __device__ __forceinline__ float high(uint32_t pair) { return bits_float(pair & 0xffff0000u); }
 };
 
-// 2^x within 2 units in the last place; 0 below 2^-126. For softmax alone, which no other device has to repeat.
-__device__ __forceinline__ float mma_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Shared memory
 
