@@ -66,8 +66,8 @@ typedef struct {
 // In the order of `operations`.
 enum {
     ENCODER_FORWARD, ENCODER_BACKWARD, LAYERNORM_FORWARD, LAYERNORM_RESIDUAL, LAYERNORM_BACKWARD, RESIDUAL_FORWARD,
-    GELU_FORWARD, GELU_BACKWARD, GELU_BACKWARD_BIAS, CLASSIFIER, MATMUL_FORWARD, MATMUL_INPUT, MATMUL_WEIGHT, MATMUL_BIAS, ATTENTION_FORWARD,
-    ATTENTION_BACKWARD, NORM_CHUNKS, ADAMW, DEVICE, OPERATIONS
+    GELU_FORWARD, GELU_BACKWARD, GELU_BACKWARD_BIAS, CLASSIFIER, MATMUL_FORWARD, MATMUL_INPUT, MATMUL_WEIGHT,
+    MATMUL_BIAS, ATTENTION_FORWARD, ATTENTION_BACKWARD, NORM_CHUNKS, ADAMW, DEVICE, OPERATIONS
 };
 
 typedef struct Run Run;
@@ -441,7 +441,8 @@ static void test_encoder_backward(Run *run) {
 
 static const Shape LAYERNORM_SHAPES[] = {{{1, 1}},    {{2, 3}},    {{31, 15}},  {{32, 48}}, {{33, 51}},
                                          {{63, 64}},  {{65, 1}},   {{97, 3}},   {{5, 768}}, {{3, 1030}},
-                                         {{2, 2049}}, {{193, 16}}, {{129, 17}}, {{127, 95}}, {{0}}};
+                                         {{2, 2049}}, {{193, 16}}, {{129, 17}}, {{127, 95}}, {{9, 1600}}, {{3, 2176}},
+                                         {{0}}};
 
 // Rows of different means and spreads, and every 8th constant.
 static double *given_rows(Run *run, size_t rows, size_t C) {

@@ -102,8 +102,8 @@ static inline void adamw_cuda(Device *device, const AdamW *step, Number type, vo
     const bool wide = vector_is_wide(0, weights, master, m, v) && (uintptr_t)gradients % 16 == 0;
     auto run = type == FP32 ? (wide ? adamw_kernel<FP32, 4> : adamw_kernel<FP32, 1>)
                             : (wide ? adamw_kernel<BF16, 4> : adamw_kernel<BF16, 1>);
-    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, *step, weights, master, m, v, gradients,
-             n_elements, n_decay);
+    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, *step, weights, master, m, v,
+             gradients, n_elements, n_decay);
 }
 #endif
 

@@ -7,8 +7,8 @@
 // needs x, m, r. y can be recomputed from x, m, r alone, with the same bits (layernorm_recompute).
 // layernorm_forward_residual makes x = a + b first, in the same visit: the bits of residual_forward and then
 // layernorm_forward. Cost per element: forward 8 operations, 2 elements moved (4 with the residual, where two visits
-// move 5); backward 14, and 3 (4 when dx is added to). On CUDA each tensor crosses the memory bus once: a warp keeps its
-// row in registers (forward) or finds it in the first cache (backward).
+// move 5); backward 14, and 3 (4 when dx is added to). On CUDA each tensor crosses the memory bus once: a warp keeps
+// its row in registers (forward) or finds it in the first cache (backward).
 #ifndef LAYERNORM_H
 #define LAYERNORM_H
 
@@ -83,17 +83,17 @@ static inline void layernorm_forward_residual_cpu(Number type, void *out, float 
 }
 
 #ifdef __CUDACC__
-enum { LAYERNORM_ROWS = CUDA_THREADS / WARP, LAYERNORM_HELD = 8 };  // rows of a block, one a warp; vectors of a lane
+enum { LAYERNORM_ROWS = CUDA_THREADS / WARP };  // of a block: one a warp
 
-// in (with ADD: in + add, which goes to `sum`). A row of up to LAYERNORM_HELD vectors a lane (2048 channels in bf16) is
-// read once; what is longer is read again from the caches.
-template <Number TYPE, int N, bool ADD>
+// in (with ADD: in + add, which goes to `sum`). A row of up to HELD vectors a lane (4: 1024 channels in bf16) is read
+// once; what is longer is read again from the caches.
+template <Number TYPE, int N, int HELD, bool ADD>
 __global__ static void layernorm_forward_kernel(void *out, float *mean, float *rstd, void *sum, const void *in,
                                                 const void *add, const void *w, const void *b, size_t rows, size_t C) {
     const size_t r = (size_t)blockIdx.x * LAYERNORM_ROWS + threadIdx.x / WARP, row = r * C;
-    const size_t own = threadIdx.x % WARP * N, rest = LAYERNORM_HELD * WARP * N + own;
+    const size_t own = threadIdx.x % WARP * N, rest = HELD * WARP * N + own;
     if (r >= rows) return;
-    Vector<TYPE, N> held[LAYERNORM_HELD], x;
+    Vector<TYPE, N> held[HELD], x;
     float total = 0.0f, squares = 0.0f;
     const auto read = [&](Vector<TYPE, N> &to, size_t c) {
         to.load(in, row + c);
@@ -107,7 +107,7 @@ __global__ static void layernorm_forward_kernel(void *out, float *mean, float *r
         for (int i = 0; i < N; i++) total += to.x[i];
     };
 #pragma unroll
-    for (int v = 0; v < LAYERNORM_HELD; v++) {
+    for (int v = 0; v < HELD; v++) {
         if (v * WARP * N + own < C) read(held[v], v * WARP * N + own);
     }
     for (size_t c = rest; c < C; c += WARP * N) read(x, c);
@@ -116,7 +116,7 @@ __global__ static void layernorm_forward_kernel(void *out, float *mean, float *r
         for (int i = 0; i < N; i++) squares = fmaf(from.x[i] - m, from.x[i] - m, squares);
     };
 #pragma unroll
-    for (int v = 0; v < LAYERNORM_HELD; v++) {
+    for (int v = 0; v < HELD; v++) {
         if (v * WARP * N + own < C) deviate(held[v]);
     }
     for (size_t c = rest; c < C; c += WARP * N) {
@@ -132,7 +132,7 @@ __global__ static void layernorm_forward_kernel(void *out, float *mean, float *r
         from.store(out, row + c);
     };
 #pragma unroll
-    for (int v = 0; v < LAYERNORM_HELD; v++) {
+    for (int v = 0; v < HELD; v++) {
         if (v * WARP * N + own < C) write(held[v], v * WARP * N + own);
     }
     for (size_t c = rest; c < C; c += WARP * N) {
@@ -144,23 +144,21 @@ __global__ static void layernorm_forward_kernel(void *out, float *mean, float *r
     rstd[r] = scale;
 }
 
-// `add` and `sum` NULL: the plain forward.
-static inline void layernorm_forward_cuda(Device *device, Number type, void *out, float *mean, float *rstd, void *sum,
-                                          const void *in, const void *add, const void *w, const void *b, size_t rows,
-                                          size_t C) {
-    const size_t size = number_size(type), n_blocks = ceil_div(rows, LAYERNORM_ROWS);
-    const bool wide = vector_is_wide(C * size, out, in, w, b) && vector_is_wide(0, add, sum, NULL, NULL);
-    auto run = type == FP32 ? (wide ? layernorm_forward_kernel<FP32, vector_wide(FP32), false>
-                                    : layernorm_forward_kernel<FP32, 1, false>)
-                            : (wide ? layernorm_forward_kernel<BF16, vector_wide(BF16), false>
-                                    : layernorm_forward_kernel<BF16, 1, false>);
-    if (add) {
-        run = type == FP32 ? (wide ? layernorm_forward_kernel<FP32, vector_wide(FP32), true>
-                                   : layernorm_forward_kernel<FP32, 1, true>)
-                           : (wide ? layernorm_forward_kernel<BF16, vector_wide(BF16), true>
-                                   : layernorm_forward_kernel<BF16, 1, true>);
-    }
-    CUDA_RUN(device, run, n_blocks, CUDA_THREADS, 0, out, mean, rstd, sum, in, add, w, b, rows, C);
+template <bool ADD>
+static inline void layernorm_forward_run(Device *device, Number type, void *out, float *mean, float *rstd, void *sum,
+                                         const void *in, const void *add, const void *w, const void *b, size_t rows,
+                                         size_t C) {
+    const size_t row_bytes = C * number_size(type);
+    const bool wide = vector_is_wide(row_bytes, out, in, w, b) && vector_is_wide(0, add, sum, NULL, NULL);
+    const bool few = row_bytes <= 4 * 16 * WARP;
+    auto run = type == FP32 ? (!wide ? layernorm_forward_kernel<FP32, 1, 8, ADD>
+                               : few ? layernorm_forward_kernel<FP32, vector_wide(FP32), 4, ADD>
+                                     : layernorm_forward_kernel<FP32, vector_wide(FP32), 8, ADD>)
+                            : (!wide ? layernorm_forward_kernel<BF16, 1, 8, ADD>
+                               : few ? layernorm_forward_kernel<BF16, vector_wide(BF16), 4, ADD>
+                                     : layernorm_forward_kernel<BF16, vector_wide(BF16), 8, ADD>);
+    CUDA_RUN(device, run, ceil_div(rows, LAYERNORM_ROWS), CUDA_THREADS, 0, out, mean, rstd, sum, in, add, w, b, rows,
+             C);
 }
 #endif
 
@@ -171,7 +169,7 @@ static inline void layernorm_forward(Device *device, Number type, void *out, flo
     case DEVICE_PLAN: device_plan(device, 8 * n, 2 * n * (double)number_size(type)); return;
     case DEVICE_CPU: layernorm_forward_cpu(type, out, mean, rstd, in, w, b, rows, C); return;
     case DEVICE_CUDA:
-        CUDA_ONLY(layernorm_forward_cuda(device, type, out, mean, rstd, NULL, in, NULL, w, b, rows, C));
+        CUDA_ONLY(layernorm_forward_run<false>(device, type, out, mean, rstd, NULL, in, NULL, w, b, rows, C));
         return;
     }
 }
@@ -185,7 +183,7 @@ static inline void layernorm_forward_residual(Device *device, Number type, void 
     case DEVICE_PLAN: device_plan(device, 9 * n, 4 * n * (double)number_size(type)); return;
     case DEVICE_CPU: layernorm_forward_residual_cpu(type, out, mean, rstd, sum, a, b, w, bias, rows, C); return;
     case DEVICE_CUDA:
-        CUDA_ONLY(layernorm_forward_cuda(device, type, out, mean, rstd, sum, a, b, w, bias, rows, C));
+        CUDA_ONLY(layernorm_forward_run<true>(device, type, out, mean, rstd, sum, a, b, w, bias, rows, C));
         return;
     }
 }
@@ -393,7 +391,8 @@ __global__ static void layernorm_backward_slots_kernel(Number type, float *sums,
 static inline void layernorm_backward_cuda(Device *device, Number type, void *dx, float *dw, float *db, const void *dy,
                                            const void *in, const float *mean, const float *rstd, const void *w,
                                            size_t rows, size_t C, bool add_dx, bool add_dw, float *sums) {
-    const size_t slots = layernorm_slots(device, rows), size = number_size(type), vectors = ceil_div(C * size, 16 * WARP);
+    const size_t slots = layernorm_slots(device, rows), size = number_size(type);
+    const size_t vectors = ceil_div(C * size, 16 * WARP);
     if (vector_is_wide(C * size, dx, dy, in, w) && vectors <= 8) {
         auto run = type == FP32 ? (vectors <= 4 ? layernorm_backward_kernel<FP32, vector_wide(FP32), 4>
                                                 : layernorm_backward_kernel<FP32, vector_wide(FP32), 8>)
@@ -417,7 +416,8 @@ static inline void layernorm_backward(Device *device, Memory *memory, Number typ
     double n = (double)(rows * C);
     size_t mark = memory_mark(memory, TIER_DEVICE);
     float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH,
-                                       layernorm_slots(device, rows) * 2 * C * sizeof(float), "layernorm gradient sums");
+                                       layernorm_slots(device, rows) * 2 * C * sizeof(float),
+                                       "layernorm gradient sums");
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 14 * n, (add_dx ? 4 : 3) * n * (double)number_size(type)); break;
     case DEVICE_CPU:

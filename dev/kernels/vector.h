@@ -8,6 +8,24 @@
 // block's share of the rows, its warps take every VECTOR_WARPS-th of them and are added in order, then the slots are,
 // in order (columns_total). Slots are a function of the number of rows alone, so bits don't depend on the GPU.
 //
+// Bytes of the passes that wait for memory, per token and layer, in multiples of C, for 16-bit storage:
+//
+//     pass                                        reads                            writes           bytes   least
+//     LayerNorm 1                                 in                               ln1                4       2
+//     residual + LayerNorm 2                      in, projection                   residual, ln2      8       8
+//     residual after the MLP                      residual, projection             out                6       6
+//     GELU forward                                fc (4)                           gelu (4)          16      16
+//     GELU backward + bias of fc                  dgelu, fc (4 each)               dfc (4)           24      24
+//     LayerNorm 2 backward, with dw, db           dln2, residual, dresidual        dresidual          8       8
+//     LayerNorm 1 backward, with dw, db           dln1, in, dresidual              dresidual          8       8
+//     D of attention (attention_mma.h)            out                                                 2       4
+//     biases of qkv, and of both projections      dqkv (3), dresidual twice                          10       0
+//
+// Residuals, LayerNorms and D together: 36. `least` counts D as a pass of its own, and gives LayerNorm 1 the residual
+// before it (the layer below would have to know the one above). The last line needs sums in the products' epilogues.
+// The head: the classifier reads a row of logits from memory once and from the L2 cache once, and writes it once; AdamW
+// moves 28 bytes a parameter and writes its compute copy (the least).
+//
 // Only nvcc sees this file's contents, but for the number of slots.
 #ifndef VECTOR_H
 #define VECTOR_H
@@ -95,7 +113,8 @@ static inline bool vector_is_wide(size_t row_bytes, const void *a, const void *b
 
 // The sum over a block's warps of `own`, N columns a lane, in their order; to[32 N columns], fewer than `left` of them.
 // `shared` holds VECTOR_WARPS * WARP * N floats.
-template <int N> __device__ __forceinline__ void columns_store(float *to, size_t left, const float *own, float *shared) {
+template <int N>
+__device__ __forceinline__ void columns_store(float *to, size_t left, const float *own, float *shared) {
     __syncthreads();
     for (int i = 0; i < N; i++) shared[i * CUDA_THREADS + threadIdx.x] = own[i];  // (N, warps, lanes): no conflicts
     __syncthreads();
