@@ -180,9 +180,9 @@ static void layer_forward_to_gelu(Trainer *m, size_t l, size_t B, size_t T, cons
                       m->config.shape.NH);
     matmul_forward(device, memory, type, a->residual, a->atty, tensor_weights(store, block, TENSOR_ATTPROJW),
                    tensor_weights(store, block, TENSOR_ATTPROJB), rows, C, C);
-    residual_forward(device, type, a->residual, in, a->residual, rows * C);
-    layernorm_forward(device, type, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual,
-                      tensor_weights(store, block, TENSOR_LN2W), tensor_weights(store, block, TENSOR_LN2B), rows, C);
+    layernorm_forward_residual(device, type, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual, in, a->residual,
+                               tensor_weights(store, block, TENSOR_LN2W), tensor_weights(store, block, TENSOR_LN2B),
+                               rows, C);
     matmul_forward(device, memory, type, a->fch, a->ln2, tensor_weights(store, block, TENSOR_FCW),
                    tensor_weights(store, block, TENSOR_FCB), rows, C, 4 * C);
     gelu_forward(device, type, a->gelu, a->fch, rows * 4 * C);
@@ -219,11 +219,14 @@ static void layer_recompute(Trainer *m, size_t l, size_t B, size_t T, const void
 }
 
 // One product of the layer backwards: dweight and dbias from dout and in, then din. din may be in: it is written last.
+// bias < 0: its gradient is there already.
 static void layer_backward_matmul(Trainer *m, size_t l, int weight, int bias, void *din, const void *dout,
                                   const void *in, size_t rows, size_t IC, size_t OC, bool add) {
     Number type = m->config.type;
     Store *store = &m->store;
-    matmul_backward_bias(&m->device, &m->memory, type, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
+    if (bias >= 0) {
+        matmul_backward_bias(&m->device, &m->memory, type, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
+    }
     matmul_backward_weight(&m->device, &m->memory, type, tensor_gradients(store, l + 1, weight), dout, in, rows, IC,
                            OC, add);
     matmul_backward_input(&m->device, &m->memory, type, din, dout, tensor_weights(store, l + 1, weight), rows, IC, OC);
@@ -241,8 +244,9 @@ static void layer_backward(Trainer *m, size_t l, size_t B, size_t T, const void 
 
     void *dgelu = a->gelu, *dfch = a->gelu, *dln2 = a->ln2, *dln1 = a->ln1;
     layer_backward_matmul(m, l, TENSOR_FCPROJW, TENSOR_FCPROJB, dgelu, m->dresidual, a->gelu, rows, 4 * C, C, add);
-    gelu_backward(device, type, dfch, dgelu, a->fch, rows * 4 * C);
-    layer_backward_matmul(m, l, TENSOR_FCW, TENSOR_FCB, dln2, dfch, a->ln2, rows, C, 4 * C, add);
+    gelu_backward_bias(device, memory, type, dfch, tensor_gradients(store, block, TENSOR_FCB), dgelu, a->fch, rows,
+                       4 * C, add);
+    layer_backward_matmul(m, l, TENSOR_FCW, -1, dln2, dfch, a->ln2, rows, C, 4 * C, add);
     layernorm_backward(device, memory, type, m->dresidual, tensor_gradients(store, block, TENSOR_LN2W),
                        tensor_gradients(store, block, TENSOR_LN2B), dln2, a->residual, a->ln2_mean, a->ln2_rstd,
                        tensor_weights(store, block, TENSOR_LN2W), rows, C, true, add);
@@ -902,7 +906,7 @@ static void configure(Trainer *m) {
     bool native = m->device.real == DEVICE_CUDA || m->device.matmul->native_bf16;
     bool bf16 = strcmp(o->precision, "bf16") == 0 || (strcmp(o->precision, "auto") == 0 && native);
     config->type = bf16 ? BF16 : strcmp(o->precision, "fp16") == 0 ? FP16 : FP32;
-    m->loss_scale = config->type == FP16 ? LOSS_SCALE_FIRST : 1.0;
+    m->loss_scale = config->type == FP16 ? (double)LOSS_SCALE_FIRST : 1.0;
     configure_model(m);
     if (m->device.real == DEVICE_CUDA && config->shape.C / config->shape.NH > ATTENTION_HS_MOST) {
         die("heads of %zu channels: on a GPU at most %d; take more heads, or --device cpu",

@@ -138,8 +138,18 @@ static inline size_t cuda_available(void) {
 // The host waits for everything on the compute queue.
 static inline void cuda_wait(const Cuda *cuda) { CUDA_CHECK(cudaStreamSynchronize(cuda->queues[QUEUE_COMPUTE])); }
 
+// 2^x by one instruction, within 2 units in the last place; 0 below 2^-126. For softmax, where number_exp() would cost
+// more than the memory does; its results are compared with other devices' within a tolerance, not bit by bit.
+__device__ __forceinline__ float cuda_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#define CUDA_LOG2_E 1.44269504f  // exp(x) = 2^(x log2 e)
+
 // ---------------------------------------------------------------------------------------------------------------
-// Sums in a warp or a block: fixed orders
+// Sums in a warp: fixed orders
 
 __device__ static inline float warp_sum(float x) {
     for (int distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
@@ -152,26 +162,6 @@ __device__ static inline float warp_maximum(float x) {
         x = other > x ? other : x;
     }
     return x;
-}
-
-// The same value in every thread of a block of CUDA_THREADS; `shared` holds CUDA_THREADS / WARP floats and is free
-// again after the next barrier.
-__device__ static inline float block_sum(float x, float *shared) {
-    x = warp_sum(x);
-    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
-    __syncthreads();
-    float sum = 0.0f;
-    for (int w = 0; w < CUDA_THREADS / WARP; w++) sum += shared[w];
-    return sum;
-}
-
-__device__ static inline float block_maximum(float x, float *shared) {
-    x = warp_maximum(x);
-    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
-    __syncthreads();
-    float largest = shared[0];
-    for (int w = 1; w < CUDA_THREADS / WARP; w++) largest = shared[w] > largest ? shared[w] : largest;
-    return largest;
 }
 
 #endif

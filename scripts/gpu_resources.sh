@@ -1,6 +1,6 @@
 #!/bin/sh
-# What each CUDA kernel takes on each kind of GPU, as a Markdown table: registers a thread and resident warps, of as many
-# as a multiprocessor has. Fails if a kernel spills registers or can't be launched, unless `allowed` says why it may.
+# What each CUDA kernel takes on each kind of GPU, as a Markdown table: registers a thread and resident warps, of as
+# many as a multiprocessor has. Fails if a kernel spills registers or can't be launched, unless `allowed` says why.
 #   gpu_resources.sh NVCC FLAGS...      FLAGS without targets; from make gpu-resources
 # Resident warps are a bound from registers, shared memory and threads, not a measurement.
 nvcc=$1
@@ -9,6 +9,10 @@ targets="80 86 89 90 100 120"
 
 # Threads of a block and bytes of dynamic shared memory, where that isn't 256 and 0: kernel, threads, bytes.
 launches="
+classifier_kernel<FP32,4> 1024 0
+classifier_kernel<FP32,1> 1024 0
+classifier_kernel<BF16,8> 1024 0
+classifier_kernel<BF16,1> 1024 0
 attention_mma_forward_kernel<BF16,64> 128 49152
 attention_mma_forward_kernel<BF16,96> 128 65536
 attention_mma_forward_kernel<BF16,128> 128 65536

@@ -66,9 +66,9 @@ typedef struct {
 
 // In the order of `operations`.
 enum {
-    ENCODER_FORWARD, ENCODER_BACKWARD, LAYERNORM_FORWARD, LAYERNORM_BACKWARD, RESIDUAL_FORWARD, GELU_FORWARD,
-    GELU_BACKWARD, CLASSIFIER, MATMUL_FORWARD, MATMUL_INPUT, MATMUL_WEIGHT, MATMUL_BIAS, ATTENTION_FORWARD,
-    ATTENTION_BACKWARD, NORM_CHUNKS, ADAMW, DEVICE, OPERATIONS
+    ENCODER_FORWARD, ENCODER_BACKWARD, LAYERNORM_FORWARD, LAYERNORM_RESIDUAL, LAYERNORM_BACKWARD, RESIDUAL_FORWARD,
+    GELU_FORWARD, GELU_BACKWARD, GELU_BACKWARD_BIAS, CLASSIFIER, MATMUL_FORWARD, MATMUL_INPUT, MATMUL_WEIGHT,
+    MATMUL_BIAS, ATTENTION_FORWARD, ATTENTION_BACKWARD, NORM_CHUNKS, ADAMW, DEVICE, OPERATIONS
 };
 
 typedef struct Run Run;
@@ -318,7 +318,8 @@ static void check_number(const Run *run, const char *what, size_t i, double got,
 static double tolerance_of(const Buffer *x, size_t i) {
     if (x->size[i] == EXACT) return 0;
     double error = x->size[i] == 0 ? 0 : GROWTH * U32 * (x->size[i] + sqrt(x->terms) * fabs(x->want[i])) + UNDERFLOW;
-    if (x->element == IN_FP16) error += 0x1p-25;  // half its smallest number
+    // Half of fp16's smallest number, of the result, and of every term that was stored on the way.
+    if (x->element == IN_FP16) error += 0x1p-25 * sqrt(1 + x->terms);
     const double stored = x->element == IN_BF16 ? U16 : x->element == IN_FP16 ? U_FP16 : U32;
     return error + stored * (fabs(x->want[i]) + error);
 }
@@ -443,7 +444,8 @@ static void test_encoder_backward(Run *run) {
 
 static const Shape LAYERNORM_SHAPES[] = {{{1, 1}},    {{2, 3}},    {{31, 15}},  {{32, 48}}, {{33, 51}},
                                          {{63, 64}},  {{65, 1}},   {{97, 3}},   {{5, 768}}, {{3, 1030}},
-                                         {{2, 2049}}, {{193, 16}}, {{129, 17}}, {{127, 95}}, {{0}}};
+                                         {{2, 2049}}, {{193, 16}}, {{129, 17}}, {{127, 95}}, {{9, 1600}}, {{3, 2176}},
+                                         {{0}}};
 
 // Rows of different means and spreads, and every 8th constant.
 static double *given_rows(Run *run, size_t rows, size_t C) {
@@ -496,6 +498,34 @@ static void test_layernorm_forward(Run *run) {
         want(rstd, r, rstd->given[r] = s, s * (2 + shift * shift / U32));
         for (size_t c = 0; c < C; c++) {
             out->size[r * C + c] = fabs(x[3][c]) * s * (absolute + 4 * fabs(x[2][r * C + c] - m)) + fabs(x[4][c]);
+        }
+    }
+    execute(run);
+}
+
+// Variants: in one visit; the two operations; in one visit, the sum in the place of b.
+static void test_layernorm_residual(Run *run) {
+    const size_t rows = run->n[0], C = run->n[1];
+    Buffer *out = made(run, MADE, run->type, rows * C, 1), *mean = made(run, MADE, IN_FP32, rows, C);
+    Buffer *rstd = made(run, MADE, IN_FP32, rows, C);
+    Buffer *apart = made(run, run->variant == 2 ? GIVEN : MADE, run->type, rows * C, run->variant != 2);
+    double *a = given_rows(run, rows, C);
+    Buffer *b = made(run, run->variant == 2 ? CHANGED : GIVEN, run->type, rows * C, run->variant == 2);
+    Buffer *sum = run->variant == 2 ? b : apart;
+    const double *w = given(run, run->type, C, 1), *bias = given(run, run->type, C, 1);
+    for (size_t i = 0; i < rows * C; i++) {
+        b->given[i] = element_round(run->type, draw(run));
+        want(sum, i, element_round(run->type, a[i] + b->given[i]), EXACT);
+    }
+    for (size_t r = 0; r < rows; r++) {
+        double m, s, absolute;
+        naive_statistics(sum->want + r * C, C, &m, &s, &absolute);
+        double shift = GROWTH * U32 * absolute * s;
+        want(mean, r, m, absolute);
+        want(rstd, r, s, s * (2 + shift * shift / U32));
+        for (size_t c = 0; c < C; c++) {
+            const double d = sum->want[r * C + c] - m;
+            want(out, r * C + c, d * s * w[c] + bias[c], fabs(w[c]) * s * (absolute + 4 * fabs(d)) + fabs(bias[c]));
         }
     }
     execute(run);
@@ -606,6 +636,22 @@ static void test_gelu_backward(Run *run) {
     }
     execute(run);
     if (run->variant == 0 && run->n[0] < 17) differences(run, naive_gelu, x, run->n[0], 2, dx, 1);
+}
+
+// dx in the place of dy, (rows, C), and the sums of its columns as it was stored. Variants: replaced, added to; the two
+// operations.
+static void test_gelu_backward_bias(Run *run) {
+    const size_t rows = run->n[0], C = run->n[1];
+    Buffer *dx = made(run, CHANGED, run->type, rows * C, 1);
+    Buffer *dbias = made(run, run->variant == 1 ? CHANGED : MADE, IN_FP32, C, rows);
+    const double *x = given(run, run->type, rows * C, 2);
+    for (size_t i = 0; i < rows * C; i++) {
+        double t = tanh(naive_gelu_u(x[i])), slope = 0.79788456080286535588 * (1 + 3 * 0.044715 * x[i] * x[i]);
+        want(dx, i, dx->given[i] * ((1 + t) / 2 + x[i] / 2 * (1 - t * t) * slope),
+             fabs(dx->given[i]) * (1 + (fabs(x[i]) < 6 ? 2 * fabs(x[i]) * slope : 0)));
+    }
+    execute(run);
+    for (size_t i = 0; i < rows * C; i++) term(dbias, i % C, dx->got[i], fabs(dx->got[i]));
 }
 
 // Variants: zero, upload, download.
@@ -948,10 +994,12 @@ static const Operation operations[OPERATIONS] = {
     {"encoder_forward", test_encoder_forward, ENCODER_SHAPES, {""}, false, false, false},
     {"encoder_backward", test_encoder_backward, ENCODER_SHAPES, {"replace", "add"}, false, false, true},
     {"layernorm_forward", test_layernorm_forward, LAYERNORM_SHAPES, {"", "recompute"}, false, false, false},
+    {"layernorm_residual", test_layernorm_residual, LAYERNORM_SHAPES, {"", "apart", "sum is b"}, false, false, false},
     {"layernorm_backward", test_layernorm_backward, LAYERNORM_SHAPES, {"replace", "add dx", "add"}, false, false, true},
     {"residual_forward", test_residual, ELEMENT_SHAPES, {"apart", "out is a", "out is b"}, false, false, false},
     {"gelu_forward", test_gelu_forward, ELEMENT_SHAPES, {""}, false, false, false},
     {"gelu_backward", test_gelu_backward, ELEMENT_SHAPES, {"apart", "dx is dy"}, false, false, true},
+    {"gelu_backward_bias", test_gelu_backward_bias, LAYERNORM_SHAPES, {"replace", "add", "apart"}, false, false, false},
     {"classifier", test_classifier, CLASSIFIER_SHAPES, {"losses", "gradient"}, false, false, true},
     {"matmul_forward", test_matmul, MATMUL_SHAPES, {"", "bias"}, false, true, false},
     {"matmul_backward_input", test_matmul, MATMUL_SHAPES, {""}, false, true, true},
@@ -995,12 +1043,22 @@ static void call(Run *run) {
         if (v) layernorm_recompute(d, type, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
         else layernorm_forward(d, type, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
         break;
+    case LAYERNORM_RESIDUAL:
+        if (v == 1) residual_forward(d, type, p[3], p[4], p[5], n[0] * n[1]);
+        if (v == 1) layernorm_forward(d, type, p[0], p[1], p[2], p[3], p[6], p[7], n[0], n[1]);
+        else layernorm_forward_residual(d, type, p[0], p[1], p[2], v ? p[5] : p[3], p[4], p[5], p[6], p[7], n[0], n[1]);
+        break;
     case LAYERNORM_BACKWARD:
         layernorm_backward(d, memory, type, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], n[0], n[1], v > 0, v > 1);
         break;
     case RESIDUAL_FORWARD: residual_forward(d, type, p[v], p[1], p[2], n[0]); break;
     case GELU_FORWARD: gelu_forward(d, type, p[0], p[1], n[0]); break;
     case GELU_BACKWARD: gelu_backward(d, type, p[v], p[1], p[2], n[0]); break;
+    case GELU_BACKWARD_BIAS:
+        if (v == 2) gelu_backward(d, type, p[0], p[0], p[2], n[0] * n[1]);
+        if (v == 2) matmul_backward_bias(d, memory, type, p[1], p[0], n[0], n[1], false);
+        else gelu_backward_bias(d, memory, type, p[0], p[1], p[0], p[2], n[0], n[1], v == 1);
+        break;
     case CLASSIFIER: classifier(d, type, p[0], p[1], p[2], n[0], n[1], n[2], 1.0f / (float)n[0], v); break;
     case MATMUL_FORWARD:
         matmul_forward(d, memory, type, p[0], p[1], p[2], v ? p[3] : ANY(NULL), n[0], n[1], n[2]);
@@ -1099,6 +1157,26 @@ static void test_bits_of_the_cpu(void **state) {
     }
 }
 #endif
+
+// An operation that does the work of two gives their bits: variants `fused` and `apart` of its test.
+static void same_bits(int operation, int fused, int apart) {
+    const Operation *o = &operations[operation];
+    Device device = device_under_test();
+    for (int s = 0; o->shapes[s].n[0] > 0; s++) {
+        for (int i = 0; i < 4; i++) {
+            Case one = {o, o->shapes[s], i & 1 ? BF16 : FP32, fused, i / 2 != 0, false}, two = one;
+            two.variant = apart;
+            if (run_case(&device, &one, NULL) == run_case(&device, &two, NULL)) continue;
+            fail_msg("%s, shape %d: other bits than the two operations", o->name, s);
+        }
+    }
+}
+
+static void test_fused_bits(void **state) {
+    (void)state;
+    same_bits(LAYERNORM_RESIDUAL, 0, 1);
+    same_bits(GELU_BACKWARD_BIAS, 0, 2);
+}
 
 #ifdef __CUDACC__
 // Every block of every head is somebody's, once; within a group of heads the longest walks begin first.
@@ -1474,6 +1552,7 @@ static void test_permute(void **state) {
 // An argument: the tests to run, such as 'attention_*'.
 int main(int argc, char **argv) {
     static const struct CMUnitTest others[] = {
+        cmocka_unit_test(test_fused_bits),
 #ifdef __CUDACC__
         cmocka_unit_test(test_bits_of_the_cpu),
         cmocka_unit_test(test_attention_work),

@@ -1,43 +1,44 @@
 // attention_mma.h - fused causal attention on tensor cores.
 //
-// What is computed, and its notation, is at the top of attention.h; what tensor cores do, in mma.h. Nothing of size
-// T x T leaves the chip. A block of threads owns ROWS rows of one head and walks over the other side in steps:
+// The equations are at the top of attention.h, what tensor cores do is in mma.h, and dev/ATTENTION.md explains all of
+// this slowly. Nothing of size T x T leaves the chip. A block of threads owns 128 rows of one head and walks over the
+// rows of the other side in steps:
 //
-//     kernel        owns                    walks over            keeps in registers        products (16-bit, fp32 sums)
-//     forward       128 queries, Q          keys: K, V            O, maximum, sum           S = Q K^T, O += P V
-//     backward_q    128 queries, Q, dO      keys: K, V            dQ                        S, dP = dO V^T, dQ += dS K
-//     backward_kv   128 keys, K, V          queries: Q, dO        dK, dV                    S^T = K Q^T, dV += P^T dO,
-//                                                                                           dP^T = V dO^T, dK += dS^T Q
+//     kernel        owns              walks over       keeps in registers   products
+//     forward       queries: Q        keys: K, V       O, maximum, sum      S = Q K^T, O += P V
+//     backward_q    queries: Q, dO    keys: K, V       dQ                   S, dP = dO V^T, dQ += dS K
+//     backward_kv   keys: K, V        queries: Q, dO   dK, dV               S^T = K Q^T, dV += P^T dO,
+//                                                                           dP^T = V dO^T, dK += dS^T Q
 //
-//           keys -> 0       128      256         The forward, head size 64: warp w owns queries 32 w ... 32 w + 31 of
-//     queries    +---+---+                       the block. Steps of 64 keys. A warp leaves out a step that is all after
-//           0    | \ |   |                       its queries, and masks only the one on the diagonal.
+//           keys -> 0       128      256      The forward, head size 64: a block's warp w owns queries 32 w ... 32 w + 31
+//     queries    +---+---+                    and walks in steps of 64 keys. It leaves out a step that is all after its
+//           0    | \ |   |                    queries, and masks only the one on the diagonal.
 //                |   | \ |
-//         128    +---+---+---+---+                   shared memory    | Q | K V (step i) | K V (step i + 1) arriving |
-//                |   |   | \ |   |                   registers        S -> P -> O += P V
+//         128    +---+---+---+---+            shared memory   | Q | K V of this step | K V of the next, arriving |
+//                |   |   | \ |   |            registers       S -> P -> O += P V
 //                |   |   |   | \ |
-//                  step ->                       One barrier a step: what it waits for has had a whole step to arrive.
+//                  step ->                    One barrier a step: what it waits for has had a whole step to arrive.
 //
 // Softmax in one walk (Milakov and Gimelshein 2018; Dao 2023): with the reference m of a row, P = 2^(s - m) is summed,
 // unnormalised, into `sum` and O; when m moves, both are multiplied by 2^(old - new). Any m near the maximum will do:
-// it moves only when a score exceeds it by 2^8, so that O is hardly ever rescaled after the first step, and P, which is
-// rounded to the storage type for O += P V, stays below 2^8. The rule looks at a row alone, so bits don't depend on
-// which warp has it. At the end O / sum, and lse = m ln 2 + ln(sum), all that is left for the backward.
+// it moves only when a score exceeds it by more than 8, so that O is hardly ever rescaled after the first step, and P,
+// which is rounded to the storage type for O += P V, stays below 2^8. The rule looks at a row alone, so bits don't
+// depend on which warp has it. At the end O / sum, and lse = m ln 2 + ln(sum), all that is left for the backward.
 //
 // The backward has two kernels, with 7 products where 5 would do. The alternatives sum dQ over blocks of keys: with
-// atomics (not deterministic), in B NH (T / 128) T HS floats of partial sums (450 MB for 124M at B = 32, T = 1024), or
-// block after block in one fp32 copy (4 B T C bytes of scratch, a read and a write of it per step, and blocks that wait
-// for each other). One block per head needs no order, but B NH is rarely a multiple of what a GPU runs at once. With
-// two kernels every sum stays in registers in a fixed order, nothing waits, B NH T / 128 blocks are there from the
-// start, and P and dS never cross shared memory: as S^T is made with keys as rows, both are fragments of the next
-// product's A already. (Where one kernel makes dQ as well, dS goes through shared memory, and dQ to global memory.)
+// atomics (not deterministic); in partial sums, B C T^2/64 bytes of them (400 MB for 124M at B = 32, T = 1024), or
+// block after block in one fp32 copy (4 B T C bytes of scratch, read and written in each step, and blocks that wait for
+// each other). One block per head needs no order, but B NH is rarely a multiple of what a GPU runs at once. With two
+// kernels every sum stays in registers in a fixed order, nothing waits, B NH T / 128 blocks are there from the start,
+// and P and dS never cross shared memory: since S^T has keys as rows, both are fragments of the next product's A
+// already. (One kernel that makes dQ as well has to take dS through shared memory, and dQ through global memory.)
 //
-// Operations: 2 products of B NH T^2/2 HS multiply-adds forward, 7 backward. Bytes from memory, each tensor once, in
-// elements of B T C: forward reads 3, writes 1; backward_q reads 5 (q, k, v, o, do), writes 1; backward_kv reads 4, writes
-// 2; and 4 bytes a row for lse (one write, two reads) and D (one write, one read). D = row sums of dO o O is made by
-// backward_q from tiles that it needs anyway: no pass of its own.
-// A step's loads per multiply: a fragment of B (256 bytes) serves M = 2 pieces of 16 rows, so 128 bytes of shared memory
-// a mma, plus A where registers can't hold it; an A100 can read 256 bytes in the time of a mma.
+// Operations: 2 products of B NH T^2/2 HS multiply-adds forward, 7 backward. Bytes of memory, each tensor once, in
+// elements of B T C: forward reads 3, writes 1; backward_q reads 5 (q, k, v, out, dout), writes 1; backward_kv reads 4,
+// writes 2; and 4 bytes a row for lse (one write, two reads) and D (one write, one read). D = row sums of dO o O is
+// made by backward_q from tiles that it needs anyway: no pass of its own.
+// Shared memory per multiply: a fragment of B (256 bytes) serves M pieces of 16 rows: 128 bytes with M = 2, plus A
+// where registers can't hold it. An A100 reads 256 bytes in the time of one multiply.
 // Blocks with the longest walk start first, over `group` heads at a time, whose k and v stay in the L2 cache.
 //
 // Head sizes are multiples of 8 up to 128, filled up with zeros to D = 64, 96 or 128 in shared memory. Pointers are
@@ -52,7 +53,6 @@ static inline bool attention_mma_takes(Number type, size_t HS) { return type != 
 
 #ifdef __CUDACC__
 
-#define ATTENTION_LOG2_E 1.44269504f
 #define ATTENTION_LN_2 0.693147181f
 #define ATTENTION_MMA_SLACK 8.0f  // how far scores may exceed their reference, in powers of two
 #define ATTENTION_MMA_CACHE ((size_t)16 << 20)  // bytes of k and v at work at a time: half of a small L2 cache
@@ -64,6 +64,7 @@ typedef struct {
 
 // How a block is cut: warps, rows of a warp / 16, rows of the other side in a step; whether Q (and dO) stay in
 // registers. 255 registers a thread are what there is, shared memory allows two blocks at once where that is written.
+// scripts/gpu_resources.sh repeats the threads and bytes.
 template <int D> struct AttentionMmaForward {
     enum { WARPS = 4, M = 2, STEP = D == 64 ? 64 : 32, HELD = D == 64, BLOCKS = 2 };
 };
@@ -105,7 +106,7 @@ __device__ __forceinline__ bool attention_mma_softmax(float (&x)[M][N][4], float
             top = scale * fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             rescale[i][h] = 1.0f;
             if (top > reference[i][h] + ATTENTION_MMA_SLACK) {
-                rescale[i][h] = mma_exp2(reference[i][h] - top);
+                rescale[i][h] = cuda_exp2(reference[i][h] - top);
                 reference[i][h] = top;
                 moved = true;
             }
@@ -113,7 +114,7 @@ __device__ __forceinline__ bool attention_mma_softmax(float (&x)[M][N][4], float
             for (int j = 0; j < N; j++) {
 #pragma unroll
                 for (int e = 2 * h; e < 2 * h + 2; e++) {
-                    x[i][j][e] = mma_exp2(fmaf(x[i][j][e], scale, -reference[i][h]));
+                    x[i][j][e] = cuda_exp2(fmaf(x[i][j][e], scale, -reference[i][h]));
                     total += x[i][j][e];
                 }
             }
@@ -136,7 +137,9 @@ template <int M, int N> __device__ __forceinline__ void attention_mma_scale(floa
 }
 
 // Where a lane's element (i, j, e) of a result is, counted from the result's first row and column.
-__device__ __forceinline__ int attention_mma_row(int i, int e) { return 16 * i + 8 * (e / 2) + (int)threadIdx.x % WARP / 4; }
+__device__ __forceinline__ int attention_mma_row(int i, int e) {
+    return 16 * i + 8 * (e / 2) + (int)threadIdx.x % WARP / 4;
+}
 __device__ __forceinline__ int attention_mma_column(int j, int e) { return 8 * j + 2 * ((int)threadIdx.x % 4) + e % 2; }
 
 // Scores of keys after their query, far below all others: x begins `ahead` rows after its columns.
@@ -173,11 +176,12 @@ __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, At
     const uint32_t v_tiles = k_tiles + mma_tile_bytes(D, 2 * STEP);
     const int T = (int)s.T, n_blocks = (T + ROWS - 1) / ROWS, warp = (int)threadIdx.x / WARP;
     uint32_t head;
-    const int q0 = (n_blocks - 1 - (int)attention_mma_work(s.heads, s.group, n_blocks, blockIdx.x, &head)) * ROWS, w0 = q0 + warp * 16 * M;
+    const int nth = (int)attention_mma_work(s.heads, s.group, n_blocks, blockIdx.x, &head);
+    const int q0 = (n_blocks - 1 - nth) * ROWS, w0 = q0 + warp * 16 * M;
     const int end = min(T, q0 + ROWS), HS = (int)s.HS;
     const uint32_t stride = 3 * s.C;
     const uint16_t *k = qkv + attention_mma_first(s, stride, 1, head), *q = k - s.C + (size_t)q0 * stride;
-    const float scale = s.scale * ATTENTION_LOG2_E;
+    const float scale = s.scale * CUDA_LOG2_E;
 
     mma_tile_load<D, ROWS, THREADS>(q_tile, q, stride, T - q0, HS);
     mma_tile_load<D, STEP, THREADS>(k_tiles, k, stride, T, HS);
@@ -245,7 +249,8 @@ __device__ __forceinline__ void attention_mma_row_products(float *d, const unsig
         const int row = first + i + lane / CHUNKS;
         float sum = 0.0f;
         if (row < n_rows && chunk * 8 < n_channels) {
-            const uint4 a = *(const uint4 *)(o + (uint32_t)row * stride + chunk * 8), b = *(const uint4 *)(tile + mma_at(D, row, chunk));
+            const uint4 a = *(const uint4 *)(o + (uint32_t)row * stride + chunk * 8);
+            const uint4 b = *(const uint4 *)(tile + mma_at(D, row, chunk));
             const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
             for (int w = 0; w < 4; w++) {
@@ -275,13 +280,14 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     float *d_rows = (float *)(attention_mma_shared + mma_tile_bytes(D, 2 * ROWS + 4 * STEP)), *lse_rows = d_rows + ROWS;
     const int T = (int)s.T, n_blocks = (T + ROWS - 1) / ROWS, warp = (int)threadIdx.x / WARP, w = warp * 16 * M;
     uint32_t head;
-    const int q0 = (n_blocks - 1 - (int)attention_mma_work(s.heads, s.group, n_blocks, blockIdx.x, &head)) * ROWS, w0 = q0 + w;
+    const int nth = (int)attention_mma_work(s.heads, s.group, n_blocks, blockIdx.x, &head);
+    const int q0 = (n_blocks - 1 - nth) * ROWS, w0 = q0 + w;
     const int end = min(T, q0 + ROWS), HS = (int)s.HS;
     const uint32_t stride = 3 * s.C, C = s.C;
     const size_t at_q = attention_mma_first(s, stride, 0, head) + (size_t)q0 * stride;
     const size_t at_o = attention_mma_first(s, s.C, 0, head) + (size_t)q0 * s.C;
     const uint16_t *k = qkv + attention_mma_first(s, stride, 1, head);
-    const float scale = s.scale * ATTENTION_LOG2_E;
+    const float scale = s.scale * CUDA_LOG2_E;
 
     mma_tile_load<D, ROWS, THREADS>(q_tile, qkv + at_q, stride, T - q0, HS);
     mma_tile_load<D, ROWS, THREADS>(do_tile, dout + at_o, C, T - q0, HS);
@@ -290,10 +296,10 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     float dq[M][D / 8][4] = {};
     mma_copies_wait();
     __syncthreads();
-    attention_mma_row_products<TYPE, D, 16 * M>(d_rows, attention_mma_shared + mma_tile_bytes(D, ROWS), out + at_o, C, w,
-                                                T - q0, HS);
+    attention_mma_row_products<TYPE, D, 16 * M>(d_rows, attention_mma_shared + mma_tile_bytes(D, ROWS), out + at_o, C,
+                                                w, T - q0, HS);
     for (int row = w + (int)threadIdx.x % WARP; row < w + 16 * M; row += WARP) {
-        lse_rows[row] = q0 + row < T ? lse[(size_t)head * s.T + q0 + row] * ATTENTION_LOG2_E : 0.0f;
+        lse_rows[row] = q0 + row < T ? lse[(size_t)head * s.T + q0 + row] * CUDA_LOG2_E : 0.0f;
         if (q0 + row < T) d[(size_t)head * s.T + q0 + row] = d_rows[row];
     }
     __syncwarp();
@@ -318,7 +324,7 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
         for (int n = 0; n < M * STEP / 2; n++) {  // scores become dS
             const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
             const int row = attention_mma_row(i, e);
-            x[i][j][e] = mma_exp2(fmaf(x[i][j][e], scale, -lse_rows[w + row])) * (dp[i][j][e] - d_rows[w + row]);
+            x[i][j][e] = cuda_exp2(fmaf(x[i][j][e], scale, -lse_rows[w + row])) * (dp[i][j][e] - d_rows[w + row]);
         }
         mma_add_product<TYPE, D>(dq, x, k_tiles + at);
     }
@@ -368,7 +374,7 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     const uint32_t stride = 3 * s.C;
     const size_t at_q = attention_mma_first(s, stride, 0, head), at_k = at_q + s.C + (size_t)k0 * stride;
     const uint16_t *q = qkv + at_q, *go = dout + attention_mma_first(s, s.C, 0, head);
-    const float scale = s.scale * ATTENTION_LOG2_E;
+    const float scale = s.scale * CUDA_LOG2_E;
     lse += (size_t)head * s.T;
     d += (size_t)head * s.T;
 
@@ -396,8 +402,8 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {
             const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
-            const float row_lse = ATTENTION_LOG2_E * step_lse[attention_mma_column(j, e)];
-            p[i][j][e] = mma_exp2(fmaf(p[i][j][e], scale, -row_lse));
+            const float row_lse = CUDA_LOG2_E * step_lse[attention_mma_column(j, e)];
+            p[i][j][e] = cuda_exp2(fmaf(p[i][j][e], scale, -row_lse));
         }
         mma_add_product<TYPE, D>(dv, p, do_tiles + at);
         mma_rows_by_rows<TYPE, D>(dp, v_rows, do_tiles + at);
@@ -413,8 +419,8 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     for (int i = 0; i < 2 * M; i++) by[i / 2][i % 2] = s.scale;
     attention_mma_scale(dk, by);
     mma_store_rows<TYPE, D>(dqkv + at_k, stride, T - k0, (int)s.HS, attention_mma_shared, w, dk);
-    mma_store_rows<TYPE, D>(dqkv + at_k + s.C, stride, T - k0, (int)s.HS, attention_mma_shared + mma_tile_bytes(D, ROWS),
-                            w, dv);
+    mma_store_rows<TYPE, D>(dqkv + at_k + s.C, stride, T - k0, (int)s.HS,
+                            attention_mma_shared + mma_tile_bytes(D, ROWS), w, dv);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

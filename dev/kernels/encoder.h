@@ -9,7 +9,7 @@
 #ifndef ENCODER_H
 #define ENCODER_H
 
-#include "../device.h"
+#include "vector.h"
 
 static inline void encoder_forward_cpu(Number type, void *out, const int32_t *tokens, const void *wte,
                                        const void *wpe, size_t B, size_t T, size_t C) {
@@ -29,20 +29,25 @@ static inline void encoder_forward_cpu(Number type, void *out, const int32_t *to
 }
 
 #ifdef __CUDACC__
-__global__ static void encoder_forward_kernel(Number type, void *out, const int32_t *tokens, const void *wte,
-                                              const void *wpe, size_t T, size_t C, size_t n_elements) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_elements; i += step) {
-        size_t bt = i / C, c = i % C;
-        float x = number_get(type, wte, (size_t)tokens[bt] * C + c);
-        number_put(type, out, i, x + number_get(type, wpe, bt % T * C + c));
-    }
+template <Number TYPE, int N>
+__global__ static void encoder_forward_kernel(void *out, const int32_t *tokens, const void *wte, const void *wpe,
+                                              size_t T, size_t C, size_t n_elements) {
+    vector_walk<N>(n_elements, [=](auto width, size_t at) {
+        constexpr int W = decltype(width)::value;
+        const size_t bt = at / C, c = at % C;
+        Vector<TYPE, W> x, position;
+        x.load(wte, (size_t)tokens[bt] * C + c);
+        position.load(wpe, bt % T * C + c);
+#pragma unroll
+        for (int i = 0; i < W; i++) x.x[i] += position.x[i];
+        x.store(out, at);
+    });
 }
 
 static inline void encoder_forward_cuda(Device *device, Number type, void *out, const int32_t *tokens, const void *wte,
                                         const void *wpe, size_t B, size_t T, size_t C) {
-    CUDA_RUN(device, encoder_forward_kernel, cuda_blocks(B * T * C), CUDA_THREADS, 0, type, out, tokens, wte, wpe, T, C,
-             B * T * C);
+    auto run = VECTOR_SELECT(type, vector_is_wide(C * number_size(type), out, wte, wpe, NULL), encoder_forward_kernel);
+    CUDA_RUN(device, run, cuda_blocks(ceil_div(B * T * C, 4)), CUDA_THREADS, 0, out, tokens, wte, wpe, T, C, B * T * C);
 }
 #endif
 
@@ -82,47 +87,73 @@ static inline void encoder_backward_cpu(Number type, float *dwte, float *dwpe, c
 }
 
 #ifdef __CUDACC__
-// One block per position: the first position of each token sums the rows of all later ones, in ascending order, and
-// adds the sum once. Channels beyond the threads of a block take further rounds.
-__global__ static void encoder_backward_tokens_kernel(Number type, float *dwte, const void *dout,
-                                                      const int32_t *tokens, size_t n_positions, size_t C) {
-    __shared__ bool is_mine[CUDA_THREADS];
+// One block per position. Only the first position of each token stays: it sums the rows of all that follow, in
+// ascending order, and adds the sum once. Looking back from near to far, most others find soon that they aren't the
+// first; those that are cost a walk over all tokens. Channels beyond a vector per thread take further rounds.
+template <Number TYPE, int N>
+__global__ static void encoder_backward_tokens_kernel(float *dwte, const void *dout, const int32_t *tokens,
+                                                      size_t n_positions, size_t C) {
+    __shared__ uint32_t mine[CUDA_THREADS / WARP];  // a bit per position
     const size_t first = blockIdx.x;
     const int32_t token = tokens[first];
-    bool earlier = false;
-    for (size_t i = threadIdx.x; i < first; i += CUDA_THREADS) earlier = earlier || tokens[i] == token;
-    if (__syncthreads_or(earlier)) return;
-    for (size_t c0 = 0; c0 < C; c0 += CUDA_THREADS) {
-        size_t c = c0 + threadIdx.x;
-        float sum = 0.0f;
+    for (size_t end = first, n; end > 0; end -= n) {
+        n = size_min(end, CUDA_THREADS);
+        if (__syncthreads_or(threadIdx.x < n && tokens[end - n + threadIdx.x] == token)) return;
+    }
+    for (size_t c0 = 0; c0 < C; c0 += CUDA_THREADS * N) {
+        const size_t c = c0 + threadIdx.x * N;
+        Vector<TYPE, N> sum = {};
         for (size_t i0 = first; i0 < n_positions; i0 += CUDA_THREADS) {
-            is_mine[threadIdx.x] = i0 + threadIdx.x < n_positions && tokens[i0 + threadIdx.x] == token;
-            if (__syncthreads_or(is_mine[threadIdx.x])) {
-                for (size_t i = 0; i < CUDA_THREADS && c < C; i++) {
-                    if (is_mine[i]) sum += number_get(type, dout, (i0 + i) * C + c);
+            const size_t i = i0 + threadIdx.x;
+            const uint32_t bits = __ballot_sync(0xffffffffu, i < n_positions && tokens[i] == token);
+            if (threadIdx.x % WARP == 0) mine[threadIdx.x / WARP] = bits;
+            __syncthreads();
+            for (int w = 0; w < CUDA_THREADS / WARP && c < C; w++) {
+                for (uint32_t left = mine[w]; left != 0; left &= left - 1) {
+                    Vector<TYPE, N> x;
+                    x.load(dout, (i0 + w * WARP + __ffs((int)left) - 1) * C + c);
+#pragma unroll
+                    for (int k = 0; k < N; k++) sum.x[k] += x.x[k];
                 }
             }
             __syncthreads();
         }
-        if (c < C) dwte[(size_t)token * C + c] += sum;
+        for (int k = 0; k < N && c < C; k++) dwte[(size_t)token * C + c + k] += sum.x[k];
     }
 }
 
-__global__ static void encoder_backward_positions_kernel(Number type, float *dwpe, const void *dout, size_t B, size_t T,
-                                                         size_t maxT, size_t C, bool add) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < maxT * C; i += step) {
-        float sum = 0.0f;
-        for (size_t b = 0; b < B && i < T * C; b++) sum += number_get(type, dout, b * T * C + i);
-        dwpe[i] = add ? dwpe[i] + sum : sum;
-    }
+// 4 channels a thread (N), or 1.
+template <Number TYPE, int N>
+__global__ static void encoder_backward_positions_kernel(float *dwpe, const void *dout, size_t B, size_t T, size_t maxT,
+                                                         size_t C, bool add) {
+    vector_walk<N>(maxT * C, [=](auto width, size_t at) {
+        constexpr int W = decltype(width)::value;
+        Vector<TYPE, W> x;
+        Vector<FP32, W> sum = {}, before;
+        for (size_t b = 0; b < B && at < T * C; b++) {
+            x.load(dout, b * T * C + at);
+#pragma unroll
+            for (int i = 0; i < W; i++) sum.x[i] += x.x[i];
+        }
+        if (add) before.load(dwpe, at);
+#pragma unroll
+        for (int i = 0; i < W; i++) sum.x[i] = add ? before.x[i] + sum.x[i] : sum.x[i];
+        sum.store(dwpe, at);
+    });
+}
+
+template <Number TYPE> static inline auto encoder_positions_form(bool wide) {
+    return wide ? encoder_backward_positions_kernel<TYPE, 4> : encoder_backward_positions_kernel<TYPE, 1>;
 }
 
 static inline void encoder_backward_cuda(Device *device, Number type, float *dwte, float *dwpe, const void *dout,
                                          const int32_t *tokens, size_t B, size_t T, size_t maxT, size_t C, bool add) {
-    CUDA_RUN(device, encoder_backward_tokens_kernel, B * T, CUDA_THREADS, 0, type, dwte, dout, tokens, B * T, C);
-    CUDA_RUN(device, encoder_backward_positions_kernel, cuda_blocks(maxT * C), CUDA_THREADS, 0, type, dwpe, dout, B, T,
-             maxT, C, add);
+    auto of_tokens = VECTOR_SELECT(type, vector_is_wide(C * number_size(type), dout, NULL, NULL, NULL),
+                                   encoder_backward_tokens_kernel);
+    const bool wide = vector_is_wide(C * sizeof(float), dout, dwpe, NULL, NULL);
+    auto of_positions = VECTOR_FORM(type, encoder_positions_form, wide);
+    CUDA_RUN(device, of_tokens, B * T, CUDA_THREADS, 0, dwte, dout, tokens, B * T, C);
+    CUDA_RUN(device, of_positions, cuda_blocks(ceil_div(maxT * C, 4)), CUDA_THREADS, 0, dwpe, dout, B, T, maxT, C, add);
 }
 #endif
 

@@ -4,11 +4,11 @@
 //     backward   dx = dy (s + x s (1 - s) 2u'),  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
 //
 // x, y, dy, dx (n) in the storage type; dx may be dy. The backward needs x; y can be recomputed from it.
-// Cost per element: about 25 operations; forward moves 2 elements, backward 3.
+// Cost per element: about 25 operations; forward moves 2 elements, backward 3, with or without the sums for the bias.
 #ifndef GELU_H
 #define GELU_H
 
-#include "../device.h"
+#include "matmul.h"
 
 #define GELU_SCALE 0.7978845608f  // sqrt(2/pi)
 #define GELU_CUBIC 0.044715f
@@ -40,18 +40,39 @@ static inline void gelu_forward_cpu(Number type, void *out, const void *in, size
 }
 
 #ifdef __CUDACC__
-__global__ static void gelu_forward_kernel(Number type, void *out, const void *in, size_t n) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        number_put(type, out, i, gelu_scalar(number_get(type, in, i)));
-    }
+template <Number TYPE, int N> __global__ static void gelu_forward_kernel(void *out, const void *in, size_t n) {
+    vector_walk<N>(n, [=](auto width, size_t at) {
+        constexpr int W = decltype(width)::value;
+        Vector<TYPE, W> x;
+        x.load(in, at);
+#pragma unroll
+        for (int i = 0; i < W; i++) x.x[i] = gelu_scalar(x.x[i]);
+        x.store(out, at);
+    });
 }
 
-__global__ static void gelu_backward_kernel(Number type, void *dx, const void *dy, const void *in, size_t n) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        number_put(type, dx, i, gelu_gradient_scalar(number_get(type, in, i), number_get(type, dy, i)));
-    }
+static inline void gelu_forward_cuda(Device *device, Number type, void *out, const void *in, size_t n_elements) {
+    auto run = VECTOR_SELECT(type, vector_is_wide(0, out, in, NULL, NULL), gelu_forward_kernel);
+    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, out, in, n_elements);
+}
+
+template <Number TYPE, int N>
+__global__ static void gelu_backward_kernel(void *dx, const void *dy, const void *in, size_t n) {
+    vector_walk<N>(n, [=](auto width, size_t at) {
+        constexpr int W = decltype(width)::value;
+        Vector<TYPE, W> x, d;
+        x.load(in, at);
+        d.load(dy, at);
+#pragma unroll
+        for (int i = 0; i < W; i++) d.x[i] = gelu_gradient_scalar(x.x[i], d.x[i]);
+        d.store(dx, at);
+    });
+}
+
+static inline void gelu_backward_cuda(Device *device, Number type, void *dx, const void *dy, const void *in,
+                                      size_t n_elements) {
+    auto run = VECTOR_SELECT(type, vector_is_wide(0, dx, dy, in, NULL), gelu_backward_kernel);
+    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, dx, dy, in, n_elements);
 }
 #endif
 
@@ -61,8 +82,7 @@ static inline void gelu_forward(Device *device, Number type, void *out, const vo
     case DEVICE_PLAN: device_plan(device, 25 * n, 2 * n * (double)number_size(type)); return;
     case DEVICE_CPU: gelu_forward_cpu(type, out, in, n_elements); return;
     case DEVICE_CUDA:
-        CUDA_ONLY(CUDA_RUN(device, gelu_forward_kernel, cuda_blocks(n_elements), CUDA_THREADS, 0, type, out, in,
-                           n_elements));
+        CUDA_ONLY(gelu_forward_cuda(device, type, out, in, n_elements));
         return;
     }
 }
@@ -87,10 +107,63 @@ static inline void gelu_backward(Device *device, Number type, void *dx, const vo
     case DEVICE_PLAN: device_plan(device, 30 * n, 3 * n * (double)number_size(type)); return;
     case DEVICE_CPU: gelu_backward_cpu(type, dx, dy, in, n_elements); return;
     case DEVICE_CUDA:
-        CUDA_ONLY(CUDA_RUN(device, gelu_backward_kernel, cuda_blocks(n_elements), CUDA_THREADS, 0, type, dx, dy, in,
-                           n_elements));
+        CUDA_ONLY(gelu_backward_cuda(device, type, dx, dy, in, n_elements));
         return;
     }
+}
+
+#ifdef __CUDACC__
+// dx as gelu_backward's, and its sums over a slot's rows as matmul_bias_kernel's.
+template <Number TYPE, int N>
+__global__ static void gelu_backward_bias_kernel(void *dx, float *sums, const void *dy, const void *in, size_t rows,
+                                                 size_t C) {
+    __shared__ float shared[VECTOR_WARPS * WARP * N];
+    const size_t c0 = (size_t)blockIdx.x * WARP * N, c = c0 + threadIdx.x % WARP * N;
+    const size_t per_slot = ceil_div(rows, gridDim.y), first = blockIdx.y * per_slot;
+    const size_t last = size_min(rows, first + per_slot);
+    float own[N] = {};
+#pragma unroll 2
+    for (size_t r = first + threadIdx.x / WARP; r < last && c < C; r += VECTOR_WARPS) {
+        Vector<TYPE, N> x, d;
+        x.load(in, r * C + c);
+        d.load(dy, r * C + c);
+#pragma unroll
+        for (int i = 0; i < N; i++) d.x[i] = gelu_gradient_scalar(x.x[i], d.x[i]);
+        d.round();
+#pragma unroll
+        for (int i = 0; i < N; i++) own[i] += d.x[i];
+        d.store(dx, r * C + c);
+    }
+    columns_store<N>(sums + blockIdx.y * C + c0, C - c0, own, shared);
+}
+
+static inline void gelu_backward_bias_cuda(Device *device, Number type, void *dx, float *dbias, const void *dy,
+                                           const void *in, size_t rows, size_t C, bool add, float *sums) {
+    const size_t slots = matmul_bias_slots(device, rows);
+    const bool wide = vector_is_wide(C * number_size(type), dx, dy, in, NULL);
+    auto run = VECTOR_SELECT(type, wide, gelu_backward_bias_kernel);
+    const size_t across = ceil_div(C, WARP * (wide ? vector_wide(type) : 1));
+    CUDA_RUN_GRID(device, run, cuda_grid(across, slots), CUDA_THREADS, 0, dx, sums, dy, in, rows, C);
+    columns_total(device, dbias, NULL, C, sums, slots, C, add);
+}
+#endif
+
+// gelu_backward of (rows, C), and dbias (C) fp32 (+)= column sums of dx: on CUDA in one visit.
+static inline void gelu_backward_bias(Device *device, Memory *memory, Number type, void *dx, float *dbias,
+                                      const void *dy, const void *in, size_t rows, size_t C, bool add) {
+    if (device->real != DEVICE_CUDA) {
+        gelu_backward(device, type, dx, dy, in, rows * C);
+        matmul_backward_bias(device, memory, type, dbias, dx, rows, C, add);
+        return;
+    }
+    double n = (double)(rows * C);
+    size_t mark = memory_mark(memory, TIER_DEVICE);
+    float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH,
+                                       matmul_bias_slots(device, rows) * C * sizeof(float), "bias gradient sums");
+    (void)sums;  // without CUDA
+    if (device->kind == DEVICE_PLAN) device_plan(device, 31 * n, 3 * n * (double)number_size(type));
+    else CUDA_ONLY(gelu_backward_bias_cuda(device, type, dx, dbias, dy, in, rows, C, add, sums));
+    memory_release(memory, TIER_DEVICE, mark);
 }
 
 #endif

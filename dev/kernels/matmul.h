@@ -30,6 +30,7 @@
 
 #include "../memory.h"
 #include "tile.h"
+#include "vector.h"
 
 // One product C (M, N) = A (M, K) . B (K, N), each stored in rows of its own columns, or transposed.
 typedef struct {
@@ -609,6 +610,10 @@ static inline void matmul_backward_weight(Device *device, Memory *memory, Number
 // Rows are summed in BIAS_SLOTS fixed groups, so the order does not depend on the number of threads.
 enum { BIAS_SLOTS = 32 };
 
+static inline size_t matmul_bias_slots(const Device *device, size_t rows) {
+    return device->real == DEVICE_CUDA ? columns_slots(rows, 8 * VECTOR_WARPS) : (size_t)BIAS_SLOTS;
+}
+
 static inline void matmul_backward_bias_cpu(Number type, float *dbias, const void *dout, size_t rows, size_t OC,
                                             bool add, float *sums) {
     size_t per_slot = ceil_div(rows, BIAS_SLOTS);
@@ -636,30 +641,32 @@ static inline void matmul_backward_bias_cpu(Number type, float *dbias, const voi
 }
 
 #ifdef __CUDACC__
-// Sums over a slot's rows: blocks in y are slots, threads columns.
-__global__ static void matmul_bias_slots_kernel(Number type, float *sums, const void *dout, size_t rows, size_t OC) {
-    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x, per_slot = ceil_div(rows, BIAS_SLOTS);
-    const size_t first = blockIdx.y * per_slot, last = size_min(rows, first + per_slot);
-    float sum = 0.0f;
-    if (c >= OC) return;
-    for (size_t r = first; r < last; r++) sum += number_get(type, dout, r * OC + c);
-    sums[blockIdx.y * OC + c] = sum;
-}
-
-__global__ static void matmul_bias_total_kernel(float *dbias, const float *sums, size_t OC, bool add) {
-    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x;
-    float sum = 0.0f;
-    if (c >= OC) return;
-    for (size_t slot = 0; slot < BIAS_SLOTS; slot++) sum += sums[slot * OC + c];
-    dbias[c] = add ? dbias[c] + sum : sum;
+// Sums over a slot's rows: blocks in y are slots, lanes have N columns each.
+template <Number TYPE, int N>
+__global__ static void matmul_bias_kernel(float *sums, const void *dout, size_t rows, size_t OC) {
+    __shared__ float shared[VECTOR_WARPS * WARP * N];
+    const size_t c0 = (size_t)blockIdx.x * WARP * N, c = c0 + threadIdx.x % WARP * N;
+    const size_t per_slot = ceil_div(rows, gridDim.y), first = blockIdx.y * per_slot;
+    const size_t last = size_min(rows, first + per_slot);
+    float own[N] = {};
+#pragma unroll 4
+    for (size_t r = first + threadIdx.x / WARP; r < last && c < OC; r += VECTOR_WARPS) {
+        Vector<TYPE, N> x;
+        x.load(dout, r * OC + c);
+#pragma unroll
+        for (int i = 0; i < N; i++) own[i] += x.x[i];
+    }
+    columns_store<N>(sums + blockIdx.y * OC + c0, OC - c0, own, shared);
 }
 
 static inline void matmul_backward_bias_cuda(Device *device, Number type, float *dbias, const void *dout, size_t rows,
                                              size_t OC, bool add, float *sums) {
-    const size_t across = ceil_div(OC, CUDA_THREADS);
-    CUDA_RUN_GRID(device, matmul_bias_slots_kernel, cuda_grid(across, BIAS_SLOTS), CUDA_THREADS, 0, type, sums, dout,
-                  rows, OC);
-    CUDA_RUN(device, matmul_bias_total_kernel, across, CUDA_THREADS, 0, dbias, sums, OC, add);
+    const size_t slots = matmul_bias_slots(device, rows);
+    const bool wide = vector_is_wide(OC * number_size(type), dout, NULL, NULL, NULL);
+    auto run = VECTOR_SELECT(type, wide, matmul_bias_kernel);
+    const size_t across = ceil_div(OC, WARP * (wide ? vector_wide(type) : 1));
+    CUDA_RUN_GRID(device, run, cuda_grid(across, slots), CUDA_THREADS, 0, sums, dout, rows, OC);
+    columns_total(device, dbias, NULL, OC, sums, slots, OC, add);
 }
 #endif
 
@@ -667,8 +674,8 @@ static inline void matmul_backward_bias_cuda(Device *device, Number type, float 
 static inline void matmul_backward_bias(Device *device, Memory *memory, Number type, float *dbias, const void *dout,
                                         size_t rows, size_t OC, bool add) {
     size_t mark = memory_mark(memory, TIER_DEVICE);
-    float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, BIAS_SLOTS * OC * sizeof(float),
-                                       "bias gradient sums");
+    float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH,
+                                       matmul_bias_slots(device, rows) * OC * sizeof(float), "bias gradient sums");
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, (double)(rows * OC), (double)(rows * OC * number_size(type))); break;
     case DEVICE_CPU: matmul_backward_bias_cpu(type, dbias, dout, rows, OC, add, sums); break;

@@ -3,10 +3,10 @@
 // mma.sync.m16n8k16 multiplies A (16 x 16) by B (16 x 8) and adds in fp32 to C (16 x 8), spread over a warp's lanes.
 // With g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix fragments for mma.m16n8k16"), a lane holds
 //
-//     A   rows g, g + 8, channels 2t, 2t + 1, 2t + 8, 2t + 9    4 registers of two 16-bit numbers: (g, 2t), (g + 8, 2t),
-//                                                               (g, 2t + 8), (g + 8, 2t + 8)
-//     B   channels as A, column g                               2 registers
-//     C   rows g, g + 8, columns 2t, 2t + 1                     4 floats
+//     A   4 registers of two 16-bit numbers side by side, at (row, channel) (g, 2t), (g + 8, 2t), (g, 2t + 8),
+//         (g + 8, 2t + 8)
+//     B   2 registers, at (channel, column) (2t, g), (2t + 8, g), two channels below each other
+//     C   4 floats, at (row, column) (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
 //
 // So two neighbouring pieces of C, rounded, are a piece of A, without a word from another lane: the result of one
 // product goes into the next one where it is. Attention is made of two products that use this:
@@ -69,13 +69,6 @@ template <> struct Mma<FP16> {
         return x;
     }
 };
-
-// 2^x within 2 units in the last place; 0 below 2^-126. For softmax alone, which no other device has to repeat.
-__device__ __forceinline__ float mma_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Shared memory
@@ -238,8 +231,8 @@ __device__ __forceinline__ void mma_add_product(float (&c)[M][D / 8][4], const f
     }
 }
 
-// Rounds a warp's 16 M rows into rows first ... of a tile that only this warp reads, and from there, 16 bytes at a time,
-// to memory: n_rows of them (of the tile's), n_channels channels.
+// Rounds a warp's 16 M rows into rows first ... of a tile that only this warp reads, and from there, 16 bytes at a
+// time, to memory: those below n_rows (of the tile's), n_channels channels.
 template <Number TYPE, int D, int M>
 __device__ __forceinline__ void mma_store_rows(uint16_t *to, size_t stride, int n_rows, int n_channels,
                                                unsigned char *tile, int first, const float (&c)[M][D / 8][4]) {

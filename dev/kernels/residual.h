@@ -5,32 +5,42 @@
 #ifndef RESIDUAL_H
 #define RESIDUAL_H
 
-#include "../device.h"
+#include "vector.h"
+
+// Elements at ... at + n, n <= NUMBER_BLOCK.
+static inline void residual_block(Number type, void *out, const void *a, const void *b, size_t at, size_t n) {
+    float a_block[NUMBER_BLOCK], b_block[NUMBER_BLOCK], out_block[NUMBER_BLOCK];
+    const float *x = number_load(type, a, at, n, a_block), *y = number_load(type, b, at, n, b_block);
+    float *z = number_target(type, out, at, out_block);
+    for (size_t i = 0; i < n; i++) z[i] = x[i] + y[i];
+    number_store(type, out, at, n, z);
+}
 
 static inline void residual_forward_cpu(Number type, void *out, const void *a, const void *b, size_t n_elements) {
 #pragma omp parallel for schedule(static)
     for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
-        float a_block[NUMBER_BLOCK], b_block[NUMBER_BLOCK], out_block[NUMBER_BLOCK];
-        size_t n = size_min(n_elements - (size_t)at, NUMBER_BLOCK);
-        const float *x = number_load(type, a, (size_t)at, n, a_block);
-        const float *y = number_load(type, b, (size_t)at, n, b_block);
-        float *z = number_target(type, out, (size_t)at, out_block);
-        for (size_t i = 0; i < n; i++) z[i] = x[i] + y[i];
-        number_store(type, out, (size_t)at, n, z);
+        residual_block(type, out, a, b, (size_t)at, size_min(n_elements - (size_t)at, NUMBER_BLOCK));
     }
 }
 
 #ifdef __CUDACC__
-__global__ static void residual_forward_kernel(Number type, void *out, const void *a, const void *b, size_t n) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        number_put(type, out, i, number_get(type, a, i) + number_get(type, b, i));
-    }
+template <Number TYPE, int N>
+__global__ static void residual_forward_kernel(void *out, const void *a, const void *b, size_t n) {
+    vector_walk<N>(n, [=](auto width, size_t at) {
+        constexpr int W = decltype(width)::value;
+        Vector<TYPE, W> x, y;
+        x.load(a, at);
+        y.load(b, at);
+#pragma unroll
+        for (int i = 0; i < W; i++) x.x[i] += y.x[i];
+        x.store(out, at);
+    });
 }
 
 static inline void residual_forward_cuda(Device *device, Number type, void *out, const void *a, const void *b,
                                          size_t n_elements) {
-    CUDA_RUN(device, residual_forward_kernel, cuda_blocks(n_elements), CUDA_THREADS, 0, type, out, a, b, n_elements);
+    auto run = VECTOR_SELECT(type, vector_is_wide(0, out, a, b, NULL), residual_forward_kernel);
+    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, out, a, b, n_elements);
 }
 #endif
 

@@ -1,0 +1,158 @@
+// vector.h - how CUDA kernels that wait for memory read and write: 16 bytes at a time; and their sums over rows.
+//
+// A Vector is N numbers that lie side by side, as fp32 in registers: N = vector_wide(type) makes 16 bytes, N = 1
+// any single number. A kernel is a template over both; its launch takes the wide one where all addresses, and the
+// lengths of rows, are multiples of 16 bytes. The trainer's are, unless C is odd.
+//
+// Sums over the rows of a matrix (gradients of biases, of LayerNorm's parameters) go through partial sums: a slot is a
+// block's share of the rows, its warps take every VECTOR_WARPS-th of them and are added in order, then the slots are,
+// in order (columns_total). Slots are a function of the number of rows alone, so bits don't depend on the GPU.
+//
+// Bytes of the passes that wait for memory, per token and layer, in multiples of C, for 16-bit storage:
+//
+//     pass                                        reads                            writes           bytes   least
+//     LayerNorm 1                                 in                               ln1                4       2
+//     residual + LayerNorm 2                      in, projection                   residual, ln2      8       8
+//     residual after the MLP                      residual, projection             out                6       6
+//     GELU forward                                fc (4)                           gelu (4)          16      16
+//     GELU backward + bias of fc                  dgelu, fc (4 each)               dfc (4)           24      24
+//     LayerNorm 2 backward, with dw, db           dln2, residual, dresidual        dresidual          8       8
+//     LayerNorm 1 backward, with dw, db           dln1, in, dresidual              dresidual          8       8
+//     D of attention (attention_mma.h)            out                                                 2       4
+//     biases of qkv, and of both projections      dqkv (3), dresidual twice                          10       0
+//
+// Residuals, LayerNorms and D together: 36. `least` counts D as a pass of its own, and gives LayerNorm 1 the residual
+// before it (the layer below would have to know the one above). The last line needs sums in the products' epilogues.
+// The head: the classifier reads a row of logits from memory once and from the L2 cache once, and writes it once; AdamW
+// moves 28 bytes a parameter and writes its compute copy (the least).
+//
+// Only nvcc sees this file's contents, but for the number of slots.
+#ifndef VECTOR_H
+#define VECTOR_H
+
+#include "../device.h"
+
+enum { VECTOR_WARPS = 8, COLUMN_SLOTS = 256 };
+
+// Slots for sums over `rows` rows on CUDA, each of at least `least` of them.
+static inline size_t columns_slots(size_t rows, size_t least) {
+    return size_max(1, size_min(COLUMN_SLOTS, ceil_div(rows, least)));
+}
+
+#ifdef __CUDACC__
+__host__ __device__ constexpr int vector_wide(Number type) { return type == FP32 ? 4 : 8; }
+
+template <int WORDS> struct VectorWords;
+template <> struct VectorWords<1> { typedef uint32_t Type; };
+template <> struct VectorWords<2> { typedef uint2 Type; };
+template <> struct VectorWords<4> { typedef uint4 Type; };
+
+template <Number TYPE, int N> struct Vector {
+    float x[N];
+    static constexpr int WORDS = N * (TYPE == FP32 ? 4 : 2) / 4;  // 0: half a word
+
+    // Elements at ... at + N of an array; `at` is a multiple of N.
+    __device__ __forceinline__ void load(const void *base, size_t at) {
+        if constexpr (WORDS == 0 || N == 1) {
+            x[0] = number_get(TYPE, base, at);
+        } else {
+            uint32_t words[WORDS];
+            *(typename VectorWords<WORDS>::Type *)words =
+                *(const typename VectorWords<WORDS>::Type *)number_at_const(TYPE, base, at);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                if constexpr (TYPE == FP32) x[i] = bits_float(words[i]);
+                else if constexpr (TYPE == BF16) x[i] = bits_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
+                else x[i] = fp16_to_float((uint16_t)(words[i / 2] >> (i % 2 * 16)));
+            }
+        }
+    }
+
+    // Rounds to the type, in place.
+    __device__ __forceinline__ void round() {
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = TYPE == FP32 ? x[i] : number_from_16(TYPE, number_to_16(TYPE, x[i]));
+    }
+
+    __device__ __forceinline__ void store(void *base, size_t at) const {
+        if constexpr (WORDS == 0 || N == 1) {
+            number_put(TYPE, base, at, x[0]);
+        } else {
+            uint32_t words[WORDS];
+#pragma unroll
+            for (int i = 0; i < WORDS; i++) {
+                if constexpr (TYPE == FP32) words[i] = float_bits(x[i]);
+                else words[i] = (uint32_t)number_to_16(TYPE, x[2 * i]) | (uint32_t)number_to_16(TYPE, x[2 * i + 1]) << 16;
+            }
+            *(typename VectorWords<WORDS>::Type *)number_at(TYPE, base, at) =
+                *(const typename VectorWords<WORDS>::Type *)words;
+        }
+    }
+};
+
+// A width as a value, for lambdas.
+template <int N> struct VectorWidth {
+    static constexpr int value = N;
+};
+
+// work(width, at) for all n elements, by the whole grid: vectors, then what is left over.
+template <int N, typename Work> __device__ __forceinline__ void vector_walk(size_t n, Work work) {
+    const size_t step = (size_t)gridDim.x * blockDim.x, first = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (size_t i = first; i < n / N; i += step) work(VectorWidth<N>(), i * N);
+    if (N > 1 && first < n % N) work(VectorWidth<1>(), n / N * N + first);
+}
+
+// Which of a kernel's forms to launch: by type, and whether all of it is `wide`.
+#define VECTOR_SELECT(type, wide, kernel)                                              \
+    ((type) == FP32   ? ((wide) ? kernel<FP32, vector_wide(FP32)> : kernel<FP32, 1>)    \
+     : (type) == BF16 ? ((wide) ? kernel<BF16, vector_wide(BF16)> : kernel<BF16, 1>)    \
+                      : ((wide) ? kernel<FP16, vector_wide(FP16)> : kernel<FP16, 1>))
+
+// A form of a kernel by type: FORM is a function template over the type that returns the kernel.
+#define VECTOR_FORM(type, form, ...)                  \
+    ((type) == FP32   ? form<FP32>(__VA_ARGS__)       \
+     : (type) == BF16 ? form<BF16>(__VA_ARGS__)       \
+                      : form<FP16>(__VA_ARGS__))
+
+// Whether addresses and a row's bytes are multiples of 16.
+static inline bool vector_is_wide(size_t row_bytes, const void *a, const void *b, const void *c, const void *d) {
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | row_bytes) % 16) == 0;
+}
+
+// The sum over a block's warps of `own`, N columns a lane, in their order; to[32 N columns], fewer than `left` of them.
+// `shared` holds VECTOR_WARPS * WARP * N floats.
+template <int N>
+__device__ __forceinline__ void columns_store(float *to, size_t left, const float *own, float *shared) {
+    __syncthreads();
+    for (int i = 0; i < N; i++) shared[i * CUDA_THREADS + threadIdx.x] = own[i];  // (N, warps, lanes): no conflicts
+    __syncthreads();
+    for (int c = (int)threadIdx.x; c < WARP * N; c += CUDA_THREADS) {
+        float sum = 0.0f;
+        for (int w = 0; w < VECTOR_WARPS; w++) sum += shared[c % N * CUDA_THREADS + w * WARP + c / N];
+        if ((size_t)c < left) to[c] = sum;
+    }
+}
+
+// to[c] (+)= sum over slots of sums[slot][c], n columns; those from n_first on go to `rest`.
+__global__ static void columns_total_kernel(float *to, float *rest, size_t n_first, const float *sums, size_t slots,
+                                            size_t n, bool add) {
+    __shared__ float partial[VECTOR_WARPS][WARP];
+    const size_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, c = (size_t)blockIdx.x * WARP + lane;
+    float sum = 0.0f;
+#pragma unroll 4
+    for (size_t slot = warp; slot < slots && c < n; slot += VECTOR_WARPS) sum += sums[slot * n + c];
+    partial[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || c >= n) return;
+    for (int w = 1; w < VECTOR_WARPS; w++) sum += partial[w][lane];
+    float *target = c < n_first ? to + c : rest + (c - n_first);
+    *target = add ? *target + sum : sum;
+}
+
+static inline void columns_total(Device *device, float *to, float *rest, size_t n_first, const float *sums,
+                                 size_t slots, size_t n, bool add) {
+    CUDA_RUN(device, columns_total_kernel, ceil_div(n, WARP), CUDA_THREADS, 0, to, rest, n_first, sums, slots, n, add);
+}
+
+#endif
+#endif
