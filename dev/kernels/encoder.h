@@ -46,8 +46,10 @@ __global__ static void encoder_forward_kernel(void *out, const int32_t *tokens, 
 
 static inline void encoder_forward_cuda(Device *device, Number type, void *out, const int32_t *tokens, const void *wte,
                                         const void *wpe, size_t B, size_t T, size_t C) {
-    auto run = VECTOR_SELECT(type, vector_is_wide(C * number_size(type), out, wte, wpe, NULL), encoder_forward_kernel);
-    CUDA_RUN(device, run, cuda_blocks(ceil_div(B * T * C, 4)), CUDA_THREADS, 0, out, tokens, wte, wpe, T, C, B * T * C);
+    const bool wide = vector_is_wide(C * number_size(type), out, wte, wpe, NULL);
+    auto run = VECTOR_SELECT(type, wide, encoder_forward_kernel);
+    CUDA_RUN(device, run, vector_blocks(type, wide, B * T * C), CUDA_THREADS, 0, out, tokens, wte, wpe, T, C,
+             B * T * C);
 }
 #endif
 

@@ -52,8 +52,9 @@ template <Number TYPE, int N> __global__ static void gelu_forward_kernel(void *o
 }
 
 static inline void gelu_forward_cuda(Device *device, Number type, void *out, const void *in, size_t n_elements) {
-    auto run = VECTOR_SELECT(type, vector_is_wide(0, out, in, NULL, NULL), gelu_forward_kernel);
-    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, out, in, n_elements);
+    const bool wide = vector_is_wide(0, out, in, NULL, NULL);
+    auto run = VECTOR_SELECT(type, wide, gelu_forward_kernel);
+    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, out, in, n_elements);
 }
 
 template <Number TYPE, int N>
@@ -71,8 +72,9 @@ __global__ static void gelu_backward_kernel(void *dx, const void *dy, const void
 
 static inline void gelu_backward_cuda(Device *device, Number type, void *dx, const void *dy, const void *in,
                                       size_t n_elements) {
-    auto run = VECTOR_SELECT(type, vector_is_wide(0, dx, dy, in, NULL), gelu_backward_kernel);
-    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, dx, dy, in, n_elements);
+    const bool wide = vector_is_wide(0, dx, dy, in, NULL);
+    auto run = VECTOR_SELECT(type, wide, gelu_backward_kernel);
+    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, dx, dy, in, n_elements);
 }
 #endif
 
@@ -160,7 +162,7 @@ static inline void gelu_backward_bias(Device *device, Memory *memory, Number typ
     size_t mark = memory_mark(memory, TIER_DEVICE);
     float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH,
                                        matmul_bias_slots(device, rows) * C * sizeof(float), "bias gradient sums");
-    (void)sums;  // without CUDA
+    (void)sums;
     if (device->kind == DEVICE_PLAN) device_plan(device, 31 * n, 3 * n * (double)number_size(type));
     else CUDA_ONLY(gelu_backward_bias_cuda(device, type, dx, dbias, dy, in, rows, C, add, sums));
     memory_release(memory, TIER_DEVICE, mark);

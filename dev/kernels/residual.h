@@ -39,8 +39,9 @@ __global__ static void residual_forward_kernel(void *out, const void *a, const v
 
 static inline void residual_forward_cuda(Device *device, Number type, void *out, const void *a, const void *b,
                                          size_t n_elements) {
-    auto run = VECTOR_SELECT(type, vector_is_wide(0, out, a, b, NULL), residual_forward_kernel);
-    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, out, a, b, n_elements);
+    const bool wide = vector_is_wide(0, out, a, b, NULL);
+    auto run = VECTOR_SELECT(type, wide, residual_forward_kernel);
+    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, out, a, b, n_elements);
 }
 #endif
 

@@ -114,6 +114,11 @@ template <int N, typename Work> __device__ __forceinline__ void vector_walk(size
      : (type) == BF16 ? form<BF16>(__VA_ARGS__)       \
                       : form<FP16>(__VA_ARGS__))
 
+// Blocks for a vector per thread.
+static inline size_t vector_blocks(Number type, bool wide, size_t n_elements) {
+    return cuda_blocks(ceil_div(n_elements, wide ? (size_t)vector_wide(type) : 1));
+}
+
 // Whether addresses and a row's bytes are multiples of 16.
 static inline bool vector_is_wide(size_t row_bytes, const void *a, const void *b, const void *c, const void *d) {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | row_bytes) % 16) == 0;
