@@ -90,7 +90,7 @@ typedef struct {
     Shape shape;
     Number type;
     int variant;
-    bool unaligned, library;  // buffers begin one element late; products the other way: oneDNN, or CUDA's own kernel
+    bool unaligned, other_way;  // buffers begin one element late; products the other way: oneDNN, or CUDA's own kernel
 } Case;
 
 struct Run {
@@ -278,7 +278,7 @@ static void execute(Run *run) {
         if (pass == 0) {
             run->ledger = run->memory.ledger;
             if (device->matmul) matmul_create(device);
-            if (run->c.library) products_by_own_kernel(device);
+            if (run->c.other_way) products_by_own_kernel(device);
             memory_reserve(&run->memory, device, &run->ledger);
         }
         if (pass < 1) {
@@ -372,8 +372,8 @@ static uint64_t run_case(Device *device, const Case *c, int *n_differences) {
     run.drawn = run.hash = 0;
     snprintf(run.name, sizeof(run.name), "%s %s, %s (%zu %zu %zu %zu %zu)%s%s, %d threads", c->operation->name,
              c->operation->variants[c->variant], number_name(c->type), run.n[0], run.n[1], run.n[2], run.n[3],
-             run.n[4], c->unaligned ? " unaligned" : "", c->library ? " the other way" : "", device->threads);
-    device->matmul = c->operation->matmul ? matmul_open(c->library && device->real == DEVICE_CPU) : NULL;
+             run.n[4], c->unaligned ? " unaligned" : "", c->other_way ? " the other way" : "", device->threads);
+    device->matmul = c->operation->matmul ? matmul_open(c->other_way && device->real == DEVICE_CPU) : NULL;
     c->operation->test(&run);
     for (int i = 0; i < run.n_buffers; i++) check(&run, i);
     if (device->matmul) matmul_close(device->matmul);
@@ -1106,10 +1106,10 @@ static void run_operation(Device *device, const Operation *operation) {
             Case c = {operation, operation->shapes[s], type, i / (4 * NUMBERS), (i & 1) != 0, (i & 2) != 0};
             if (!operation->variants[c.variant] || (c.unaligned && s % 3 != 1)) continue;
             bool other_way = operation->matmul && (USE_ONEDNN || device->real == DEVICE_CUDA);
-            if ((operation->fp32_only && c.type != FP32) || (c.library && !other_way)) continue;
+            if ((operation->fp32_only && c.type != FP32) || (c.other_way && !other_way)) continue;
             // A thread per element is slow on the emulator, and knows no tiles: small shapes show all of it.
             size_t products = c.shape.n[0] * c.shape.n[1] * c.shape.n[2];
-            if (device->real == DEVICE_CUDA && c.library && products > 1 << 17) continue;
+            if (device->real == DEVICE_CUDA && c.other_way && products > 1 << 17) continue;
             // Nor do the simple kernels of attention, which are slow too.
             bool simple = operation->test == test_attention_forward || operation->test == test_attention_backward;
             simple = simple && (c.type == FP32 || c.variant == ATTENTION_PLAIN || c.unaligned);
