@@ -18,7 +18,7 @@ C11 = -x c -std=c11 $(CFLAGS) $(NUMBERS) $(WARNINGS)
 
 PROGRAM = train_gpt.cu
 HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h)
-TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emulated.c $(if $(NVCC),,tests/test_emulator.c),$(wildcard tests/test_*.c))))
+TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emul%,$(wildcard tests/test_*.c))))
 UNIT_TESTS = test_data test_kernels test_memory
 # RUN=valgrind: the unit tests under valgrind, which does not know every instruction of a new processor.
 RUN ?=
@@ -44,8 +44,7 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(
 
 # Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
 EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated
-RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(if $(SANITIZE),$(TESTS),$(TESTS) $(EMULATED_TESTS_HERE)))
-EMULATED_TESTS_HERE = $(if $(NVCC),$(filter-out $(TESTS),$(EMULATED_TESTS)))
+RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))
 
 # The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
 EMULATOR_OBJECTS = $(patsubst tests/emulator/%.c,build/emulator/%.o,$(wildcard tests/emulator/*.c))

@@ -246,9 +246,9 @@ static void tuned_run(void *argument) {
 
 static void tuned_runs(void *argument) {
     RunResult first;
+    (void)argument;
     memset(&first, 0, sizeof(first));
     tuned_run(&first);
-    free(argument);
     size_t n_bytes, again;
     char *text = read_file(tune_file, &n_bytes);
     assert_true(n_bytes > 300);
