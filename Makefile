@@ -19,7 +19,7 @@ C11 = -x c -std=c11 $(CFLAGS) $(NUMBERS) $(WARNINGS)
 PROGRAM = train_gpt.cu
 HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h)
 TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emul%,$(wildcard tests/test_*.c))))
-UNIT_TESTS = test_data test_kernels test_memory test_queue
+UNIT_TESTS = test_data test_kernels test_memory test_queue test_disk
 # RUN=valgrind: the unit tests under valgrind, which does not know every instruction of a new processor.
 RUN ?=
 BUILD = build

@@ -4,14 +4,24 @@
 //                           more anybody made, after the first step's row went to steps.csv and before the last table
 //   INTERPOSE_KILL=N        the Nth write to a *.partial file kills the process, after half of it was written
 //   INTERPOSE_FULL=N        the Nth write to a *.partial file and all later ones fail with ENOSPC
-//   INTERPOSE_SHORT=1       reads and writes of files move at most 1000 bytes, and every third one is interrupted
+//   INTERPOSE_SHORT=1       reads and writes of files move at most 1000 bytes, and every third one is interrupted; of
+//                           a swap file (disk.h): any part, also of a sector, and every fourth is interrupted
+//
+// Swap files alone:
+//   INTERPOSE_SWAP_FULL=1       no room: fallocate() fails with ENOSPC
+//   INTERPOSE_SWAP_ZEROS=1      fallocate() is not supported; with INTERPOSE_SWAP_FULL, writes fail with ENOSPC
+//   INTERPOSE_SWAP_BUFFERED=N   O_DIRECT is refused; N = 2: only when something is read or written
+//   INTERPOSE_SWAP_FAIL=N       the Nth transfer and all later ones fail with EIO
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,9 +141,65 @@ ssize_t read(int fd, void *data, size_t n) {
     return real(fd, data, n);
 }
 
-ssize_t pread(int fd, void *data, size_t n, off_t at) {
+// ---------------------------------------------------------------------------------------------------------------
+// Swap files
+
+static bool is_swap(int fd) {
+    char link[64], path[4096];
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof(path) - 1);
+    if (n <= 0) return false;
+    path[n] = 0;
+    return strstr(path, "/train_gpt_swap_") != NULL;
+}
+
+static int fail_with(int error) {
+    errno = error;
+    return -1;
+}
+
+static ssize_t real_pread(int fd, void *data, size_t n, off_t at) {
     static ssize_t (*real)(int, void *, size_t, off_t);
     if (!real) *(void **)&real = dlsym(RTLD_NEXT, "pread");
+    return real(fd, data, n, at);
+}
+
+static ssize_t real_pwrite(int fd, const void *data, size_t n, off_t at) {
+    static ssize_t (*real)(int, const void *, size_t, off_t);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "pwrite");
+    return real(fd, data, n, at);
+}
+
+static int real_fcntl(int fd, int command, void *argument) {
+    static int (*real)(int, int, ...);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "fcntl");
+    return real(fd, command, argument);
+}
+
+// A transfer of a swap file, to the file if `from`. A short one moves whole sectors if the file is O_DIRECT, as the
+// kernel would refuse others, and tells of a part of one more; what it did not read it spoils.
+static ssize_t swap_transfer(int fd, void *to, const void *from, size_t n, off_t at) {
+    static volatile long n_transfers;
+    const long number = __sync_add_and_fetch(&n_transfers, 1);
+    const bool direct = (real_fcntl(fd, F_GETFL, NULL) & O_DIRECT) != 0;
+    if (direct && setting("INTERPOSE_SWAP_BUFFERED") == 2) return fail_with(EINVAL);
+    if (setting("INTERPOSE_SWAP_FAIL") && number >= setting("INTERPOSE_SWAP_FAIL")) return fail_with(EIO);
+    if (from && setting("INTERPOSE_SWAP_ZEROS") && setting("INTERPOSE_SWAP_FULL")) return fail_with(ENOSPC);
+    size_t told = n;
+    if (setting("INTERPOSE_SHORT")) {
+        if (number % 4 == 0) return fail_with(EINTR);
+        if (number % 4 == 2) told = n / 2 + 1;
+        if (number % 4 == 3 && n > 5000) told = 5000;
+    }
+    const size_t moved = direct && told < n ? told - told % 4096 : told;
+    ssize_t result = !from ? real_pread(fd, to, n, at) : moved > 0 ? real_pwrite(fd, from, moved, at) : 0;
+    if (result < 0 || told == n) return result;
+    if (!from) memset((char *)to + moved, 0xee, n - moved);
+    return (ssize_t)told;
+}
+
+ssize_t pread(int fd, void *data, size_t n, off_t at) {
+    if (is_swap(fd)) return swap_transfer(fd, data, NULL, n, at);
     if (setting("INTERPOSE_SHORT")) {
         if (++calls % 3 == 0) {
             errno = EINTR;
@@ -141,7 +207,38 @@ ssize_t pread(int fd, void *data, size_t n, off_t at) {
         }
         if (n > 7) n = 7;
     }
-    return real(fd, data, n, at);
+    return real_pread(fd, data, n, at);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at) {
+    return is_swap(fd) ? swap_transfer(fd, NULL, data, n, at) : real_pwrite(fd, data, n, at);
+}
+
+int fallocate(int fd, int mode, off_t at, off_t n) {
+    static int (*real)(int, int, off_t, off_t);
+    static bool interrupted;
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "fallocate");
+    if (is_swap(fd)) {
+        if (setting("INTERPOSE_SWAP_ZEROS")) return fail_with(EOPNOTSUPP);
+        if (setting("INTERPOSE_SWAP_FULL")) return fail_with(ENOSPC);
+        if (setting("INTERPOSE_SHORT") && !interrupted) {
+            interrupted = true;
+            return fail_with(EINTR);
+        }
+    }
+    return real(fd, mode, at, n);
+}
+
+int fcntl(int fd, int command, ...) {
+    va_list arguments;
+    va_start(arguments, command);
+    void *argument = va_arg(arguments, void *);
+    va_end(arguments);
+    if (command == F_SETFL && ((intptr_t)argument & O_DIRECT) && setting("INTERPOSE_SWAP_BUFFERED") == 1 &&
+        is_swap(fd)) {
+        return fail_with(EINVAL);
+    }
+    return real_fcntl(fd, command, argument);
 }
 
 __attribute__((destructor)) static void report(void) {
