@@ -42,6 +42,9 @@ comma = ,
 space = $(empty) $(empty)
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(comma),$(NUMBERS) -Wall -Wextra)
 
+# The libraries of the program for GPUs, as nvcc takes them.
+CUDA_LIBRARIES = sh scripts/libraries.sh $(CC) cuda=$(NVCC) | sed -E 's/-fopenmp|-Wno-unknown-pragmas/-Xcompiler &/'
+
 # Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
 EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))
@@ -65,7 +68,7 @@ endif
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
-	@echo "variables: CC, CXX, ARCH=$(ARCH) (x86-64-v3: a program to carry elsewhere), WITHOUT=\"onednn openmp\","
+	@echo "variables: CC, CXX, ARCH=$(ARCH) (x86-64-v3: a program to carry elsewhere), WITHOUT=\"onednn openmp mpi nccl\","
 	@echo "RUN=valgrind (make test: the unit tests under valgrind, built for x86-64-v3), CUDA=1 or 0 (with or without CUDA)"
 
 setup: ## installs what is missing (Debian packages)
@@ -80,7 +83,7 @@ build/cuda_is_$(CUDA): | build
 train_gpt: $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh build/cuda_is_$(CUDA)
 ifeq ($(CUDA),1)
 	@echo "for the CPU and CUDA"
-	@libraries=$$(sh scripts/libraries.sh $(CC) | sed 's/-fopenmp/-Xcompiler -fopenmp/') && set -x && \
+	@libraries=$$($(CUDA_LIBRARIES)) && set -x && \
 	$(NVCC) -x cu $(NVCC_FLAGS) $(GPU_TARGETS) $(PROGRAM) -o $@.new $$libraries -lcublasLt
 else
 	@echo "for the CPU$(if $(NVCC),; no GPU is here$(comma) CUDA=1 builds for one all the same)"
@@ -172,12 +175,12 @@ check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's a
 	$(CC) $(C11) -Werror $(PROGRAM) -o build/train_gpt_c -x none $$libraries && \
 	$(CXX) -x c++ -std=c++17 $(CFLAGS) $(NUMBERS) $(WARNINGS) -Werror $(PROGRAM) -o build/train_gpt_cpp -x none $$libraries && \
 	{ ! command -v clang >/dev/null || clang $(C11) -Werror -Wno-unknown-pragmas -fsyntax-only \
-	    $$(echo $$libraries | sed 's/-fopenmp//; s/-l[a-z]*//g') $(PROGRAM); }
+	    $$(echo $$libraries | sed 's/-fopenmp//; s/ -[lL][^ ]*//g; s/ -Xlinker [^ ]*//g') $(PROGRAM); }
 	@for precision in fp32 bf16; do for language in c cpp; do \
 	    build/train_gpt_$$language -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -r 2 -p $$precision -x 3 -n 3 -m 2 \
 	    -o build/compilers_$$language >build/compilers_$$language.log || exit 1; done; \
 	cmp build/compilers_c/checkpoint_00000003.bin build/compilers_cpp/checkpoint_00000003.bin || exit 1; done
-	@WITHOUT="onednn openmp" && export WITHOUT && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
+	@WITHOUT="onednn openmp mpi" && export WITHOUT && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) $(C11) -Werror $(PROGRAM) -o build/train_gpt_bare -x none $$libraries && \
 	build/train_gpt_bare -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -p bf16 -x 2 -m 2 -g 30 >build/compilers_bare.log
 	@echo "check-compilers: no warnings, the same bits from $(CC) and $(CXX)"
@@ -190,7 +193,7 @@ build/gpu/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Mak
 # Every target, warnings being errors; needs nvcc, no GPU.
 CUDA_TARGETS = 80 86 89 90 100 120
 check-cuda: | build ## nvcc compiles the program for every kind of GPU without warnings
-	@$(if $(NVCC),$(NVCC) -x cu $(NVCC_FLAGS) -Xcompiler -fopenmp -Werror all-warnings \
+	@$(if $(NVCC),libraries=$$($(CUDA_LIBRARIES)) && $(NVCC) -x cu $(NVCC_FLAGS) $$libraries -Werror all-warnings \
 	    $(foreach target,$(CUDA_TARGETS),-gencode arch=compute_$(target)$(comma)code=sm_$(target)) \
 	    -c $(PROGRAM) -o build/check_cuda.o && echo "check-cuda: sm_$(subst $(space),$(comma) sm_,$(CUDA_TARGETS))",echo "skipped, as there is no nvcc: check-cuda")
 

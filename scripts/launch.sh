@@ -1,0 +1,57 @@
+#!/bin/sh
+# Starts a program as N ranks by Open MPI's mpirun, here or on the hosts that are named. Its exit status is the program's.
+#   scripts/launch.sh N PROGRAM ARGUMENTS...
+#   HOSTS="a:4,b:4" scripts/launch.sh 8 ./train_gpt -b 2 -z 3       4 ranks on each; ssh must get there, and the
+#                                                                 program be at the same path
+# Every rank gets its share of the cores as threads unless OMP_NUM_THREADS says otherwise, and is bound to none, as its
+# queues are threads, too. `mpirun -np N PROGRAM` does as well, without these.
+usage() {
+    [ $# -eq 0 ] || echo "launch.sh: $*" >&2
+    echo "usage: [HOSTS=host:ranks,...] scripts/launch.sh N PROGRAM ARGUMENTS..." >&2
+    exit 2
+}
+n=${1:-}
+case "$n" in "" | 0* | *[!0-9]*) usage "the number of ranks is missing or wrong: '$n'" ;; esac
+[ "${#n}" -le 5 ] || usage "$n ranks are too many"
+[ $# -ge 2 ] || usage "what shall be started?"
+shift
+command -v "$1" >/dev/null || usage "there is no program $1"
+if ! command -v mpirun >/dev/null; then
+    echo "launch.sh: mpirun is missing. make setup installs it (openmpi-bin); one rank needs none: $*" >&2
+    exit 1
+fi
+
+# Ranks per host: the most that any has.
+here=$n
+if [ -n "${HOSTS:-}" ]; then
+    slots=0
+    here=0
+    for host in $(echo "$HOSTS" | tr ',' ' '); do
+        case "$host" in *:*) ranks=${host##*:} ;; *) ranks=1 ;; esac
+        case "$ranks" in "" | *[!0-9]*) usage "HOSTS=$HOSTS: '$host' is not host:ranks" ;; esac
+        slots=$((slots + ranks))
+        [ "$ranks" -le "$here" ] || here=$ranks
+    done
+    [ "$slots" -ge "$n" ] || usage "HOSTS=$HOSTS has room for $slots ranks, not $n"
+fi
+# (nproc would answer with OMP_NUM_THREADS.)
+cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+if [ -z "${OMP_NUM_THREADS:-}" ]; then
+    OMP_NUM_THREADS=$((here < cores ? cores / here : 1))
+    export OMP_NUM_THREADS
+fi
+# A rank that waits for others leaves the core to its own arithmetic.
+OMPI_MCA_mpi_yield_when_idle=${OMPI_MCA_mpi_yield_when_idle:-1}
+export OMPI_MCA_mpi_yield_when_idle
+
+# mpirun's own words come before the program's, last first.
+for name in $(env | sed -n -E 's/^((OMP|KMP|GOMP|DNNL|ONEDNN|CUDA|NCCL)_[A-Z0-9_]+|LD_LIBRARY_PATH)=.*/\1/p'); do
+    set -- -x "$name" "$@"
+done
+if [ -n "${HOSTS:-}" ]; then
+    set -- --host "$HOSTS" "$@"
+else
+    set -- --oversubscribe "$@"  # mpirun counts cores without their threads, so there may be more ranks than these
+fi
+[ "$(id -u)" -ne 0 ] || set -- --allow-run-as-root "$@"
+exec mpirun -np "$n" --bind-to none "$@"
