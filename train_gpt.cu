@@ -26,33 +26,21 @@
 #include "dev/kernels/residual.h"
 #include "dev/log.h"
 #include "dev/memory.h"
+#include "dev/plan.h"
+#include "dev/sampler.h"
 #include "dev/schedule.h"
-#include "dev/store.h"
+#include "dev/stash.h"
 #include "dev/tune.h"
+#include "dev/update.h"
 
 // ---------------------------------------------------------------------------------------------------------------
-// Configuration and state
-
-// What a run does, after the flags, the data and a checkpoint have been looked at.
-typedef struct {
-    ModelShape shape;
-    Number type;
-    size_t B, T;           // sequences per micro-batch, tokens per sequence
-    size_t micro_batches;  // per step
-    AttentionKind attention;
-    int recompute;            // level of -r
-    size_t recompute_layers;  // for the first so many layers
-    size_t head_chunks;
-    int64_t steps;
-    size_t sample_length;       // 0: no samples
-    size_t validation_batches;  // 0: no validation
-    bool save, load, resume;    // there will be checkpoints; weights come from one; and the moments, too
-} Config;
+// State
 
 // One of two micro-batches: while the device works on the one, the host reads the other and sends it.
 typedef struct {
     int32_t *tokens, *targets;            // (B,T) on the device
     int32_t *host_tokens, *host_targets;  // (B,T)
+    DeviceEvent *filled, *drained;
 } BatchSlot;
 
 // Everything a micro-batch reads and leaves besides activations.
@@ -62,7 +50,8 @@ typedef struct {
     int32_t *tokens, *targets;  // its (B,T), on the device
     float *losses;              // (B,T) on the device
     double *results;            // on the device: RESULT_LOSS, RESULT_NORM
-    double *host_results;       // copied, once the host needs them
+    double *host_results;       // copied, once the host needs them; summed over the ranks
+    double *all_results;        // (N, RESULTS + 2) of every rank
     uint16_t *window;           // (T+1) as read from the file
 } Batch;
 
@@ -81,10 +70,13 @@ typedef struct {
 typedef struct {
     Options options;
     Config config;
+    Ranks ranks;
     Device device;
     Memory memory;
     Ledger plan;
+    Budget budget;
     Store store;
+    Stash stash;
     Batch batch;
     Layer *layers;
     void *encoded;    // (B,T,C) the stream before the first layer
@@ -100,6 +92,7 @@ typedef struct {
     CheckpointHeader position;  // of that checkpoint
     int64_t step, updates, tokens;  // attempted and applied steps, tokens trained on
     int skipped_in_a_row;
+    bool stop;           // a rank was interrupted; all know
     double loss_scale;   // of fp16: what the loss is multiplied by, so that small gradients don't vanish; else 1
     int64_t good_steps;  // since it changed
     double matmul_rate;  // measured, operations per second
@@ -107,7 +100,7 @@ typedef struct {
     bool reported[PHASES];
 } Trainer;
 
-enum { SKIPS_IN_A_ROW = 10, SKIPS_OF_FP16 = 40, LEVEL_BLOCKS = 3, DEFAULT_STEPS = 500 };
+enum { SKIPS_IN_A_ROW = 10, SKIPS_OF_FP16 = 40, DEFAULT_STEPS = 500 };
 // Loss scaling, PyTorch's GradScaler's constants: the scale doubles after so many good steps, halves after a bad one.
 enum { LOSS_SCALE_FIRST = 65536, LOSS_SCALE_GOOD_STEPS = 2000 };
 
@@ -121,17 +114,11 @@ static volatile sig_atomic_t interrupted = 0;
 //       \____________________________________________/             \_________________________________________/
 
 static const void *tensor_weights(const Store *store, size_t block, int tensor) {
-    return number_at_const(store->type, store_weights((Store *)(uintptr_t)store, block),
-                           store_layout(store, block)->tensors[tensor].offset);
+    return number_at_const(store->type, store_weights(store, block), store_layout(store, block)->tensors[tensor].offset);
 }
 
 static float *tensor_gradients(Store *store, size_t block, int tensor) {
     return store_gradients(store, block) + store_layout(store, block)->tensors[tensor].offset;
-}
-
-// Recompute level of a layer: -r for the first --recompute-layers layers, 0 for the rest.
-static int layer_level(const Config *config, size_t l) {
-    return l < config->recompute_layers ? config->recompute : 0;
 }
 
 // Takes those of a layer's buffers that are kept at a level (`kept`), or all the others, as scratch. A level of
@@ -200,7 +187,7 @@ static void layer_forward_out(Trainer *m, size_t l, size_t B, size_t T, const La
 // Makes again what the layer's level did not keep; the same operations on the same values give the same bits.
 static void layer_recompute(Trainer *m, size_t l, size_t B, size_t T, const void *in, Layer *a) {
     const Store *store = &m->store;
-    int level = layer_level(&m->config, l);
+    int level = config_level(&m->config, l);
     size_t rows = B * T, C = m->config.shape.C;
     layer_take(m, a, B, T, level, false);
     if (level >= LEVEL_BLOCKS) {
@@ -271,21 +258,28 @@ static const void *model_forward(Trainer *m, size_t B, size_t T, bool keep) {
     Memory *memory = &m->memory;
     size_t C = m->config.shape.C, n_bytes = B * T * C * number_size(m->config.type);
     Kind kind = keep ? KIND_ACTIVATIONS : KIND_SCRATCH;
-    void *x = memory_push(memory, TIER_DEVICE, kind, n_bytes, "encoder"), *spare = NULL;
-    if (!keep) spare = memory_push(memory, TIER_DEVICE, kind, n_bytes, "layer");
+    const bool away = keep && stash_is_away(&m->stash);
+    void *x = away ? stash_begin(&m->stash, 0) : memory_push(memory, TIER_DEVICE, kind, n_bytes, "encoder");
+    void *spare = keep ? NULL : memory_push(memory, TIER_DEVICE, kind, n_bytes, "layer");
+    store_weights_begin(&m->store, 0, 1);
     encoder_forward(&m->device, m->config.type, x, m->batch.tokens, tensor_weights(&m->store, 0, TENSOR_WTE),
                     tensor_weights(&m->store, 0, TENSOR_WPE), B, T, C);
+    if (away) stash_written(&m->stash, 0);
     m->encoded = x;
     for (size_t l = 0; l < m->config.shape.L; l++) {
         Layer *a = &m->layers[l];
-        int level = keep ? layer_level(&m->config, l) : LEVEL_BLOCKS;
+        int level = keep ? config_level(&m->config, l) : LEVEL_BLOCKS;
         a->mark = memory_mark(memory, TIER_DEVICE);
-        a->out = keep ? memory_push(memory, TIER_DEVICE, kind, n_bytes, "layer") : spare;
+        a->out = away ? stash_begin(&m->stash, l + 1)
+                 : keep ? memory_push(memory, TIER_DEVICE, kind, n_bytes, "layer") : spare;
+        store_weights_begin(&m->store, l + 1, l + 1 < m->config.shape.L ? (int64_t)l + 2 : NO_BLOCK);
         layer_take(m, a, B, T, level, true);
         size_t mark = memory_mark(memory, TIER_DEVICE);
         layer_take(m, a, B, T, level, false);
         layer_forward_to_gelu(m, l, B, T, x, a);
         layer_forward_out(m, l, B, T, a);
+        store_weights_done(&m->store, l + 1);
+        if (away) stash_written(&m->stash, l + 1);
         memory_release(memory, TIER_DEVICE, mark);
         spare = x;
         x = a->out;
@@ -301,15 +295,16 @@ static void model_head(Trainer *m, size_t B, size_t T, const void *residual, flo
     Store *store = &m->store;
     const ModelShape *s = &m->config.shape;
     Number type = m->config.type;
-    size_t rows = B * T, C = s->C, size = number_size(type), last = store->n_blocks - 1;
+    size_t rows = B * T, C = s->C, size = number_size(type);
     size_t mark = memory_mark(memory, TIER_DEVICE), chunk = ceil_div(rows, size_min(rows, m->config.head_chunks));
     float *mean = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf mean");
     float *rstd = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf rstd");
     void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "lnf");
     void *logits = memory_push(memory, TIER_DEVICE, KIND_LOGITS, chunk * s->Vp * size, "logits");
-    const void *wte = tensor_weights(store, 0, TENSOR_WTE), *lnfw = tensor_weights(store, last, TENSOR_LNFW);
-    layernorm_forward(device, type, lnf, mean, rstd, residual, lnfw, tensor_weights(store, last, TENSOR_LNFB), rows,
-                      C);
+    store_weights_begin(store, 0, gradient ? (int64_t)s->L : NO_BLOCK);
+    if (gradient) store_gradients_begin(store, 0, (int64_t)s->L);
+    const void *wte = tensor_weights(store, 0, TENSOR_WTE), *lnfw = tensor_weights(store, 0, TENSOR_LNFW);
+    layernorm_forward(device, type, lnf, mean, rstd, residual, lnfw, tensor_weights(store, 0, TENSOR_LNFB), rows, C);
     for (size_t row = 0; row < rows; row += chunk) {
         size_t n = size_min(chunk, rows - row);
         void *x = number_at(type, lnf, row * C);  // becomes its own gradient, like the logits
@@ -322,47 +317,52 @@ static void model_head(Trainer *m, size_t B, size_t T, const void *residual, flo
         matmul_backward_input(device, memory, type, x, logits, wte, n, C, s->Vp);
     }
     if (gradient) {
-        layernorm_backward(device, memory, type, m->dresidual, tensor_gradients(store, last, TENSOR_LNFW),
-                           tensor_gradients(store, last, TENSOR_LNFB), lnf, residual, mean, rstd, lnfw, rows, C,
-                           false, add);
+        layernorm_backward(device, memory, type, m->dresidual, tensor_gradients(store, 0, TENSOR_LNFW),
+                           tensor_gradients(store, 0, TENSOR_LNFB), lnf, residual, mean, rstd, lnfw, rows, C, false,
+                           add);
     }
+    store_weights_done(store, 0);
     memory_release(memory, TIER_DEVICE, mark);
 }
 
 // From m->dresidual back to the embeddings; gives the layers' activations back.
 static void model_backward(Trainer *m, size_t B, size_t T, bool add) {
     const ModelShape *s = &m->config.shape;
+    const bool away = stash_is_away(&m->stash);
+    if (away) stash_done(&m->stash, s->L);
     for (size_t l = s->L; l-- > 0;) {
-        layer_backward(m, l, B, T, l > 0 ? m->layers[l - 1].out : m->encoded, &m->layers[l], add);
+        const void *in = away ? stash_read(&m->stash, l) : l > 0 ? m->layers[l - 1].out : m->encoded;
+        store_weights_begin(&m->store, l + 1, l > 0 ? (int64_t)l : NO_BLOCK);
+        store_gradients_begin(&m->store, l + 1, l > 0 ? (int64_t)l : NO_BLOCK);
+        layer_backward(m, l, B, T, in, &m->layers[l], add);
+        store_weights_done(&m->store, l + 1);
+        store_gradients_done(&m->store, l + 1);
+        if (away) stash_done(&m->stash, l);
         memory_release(&m->memory, TIER_DEVICE, m->layers[l].mark);
     }
     encoder_backward(&m->device, m->config.type, tensor_gradients(&m->store, 0, TENSOR_WTE),
                      tensor_gradients(&m->store, 0, TENSOR_WPE), m->dresidual, m->batch.tokens, B, T, s->maxT, s->C,
                      add);
+    store_gradients_done(&m->store, 0);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Data
 
-// Sequences of uniform random tokens, the same whenever they are asked for: row `index` of a stream.
-static void batch_random(Trainer *m, uint64_t stream, uint64_t index, int32_t *tokens, int32_t *targets) {
-    size_t T = m->config.T, V = m->config.shape.V;
-    for (size_t t = 0; t <= T; t++) {
-        int32_t id = (int32_t)(random_bits((uint64_t)m->options.seed, stream, index * (T + 1) + t) % V);
-        if (t < T) tokens[t] = id;
-        if (t > 0) targets[t - 1] = id;
-    }
+// Sequences of a step, of all ranks.
+static size_t step_windows(const Trainer *m) {
+    return m->config.micro_batches * m->config.B * (size_t)m->ranks.size;
 }
 
 // Global number of a window: the place in the order of training is a function of (step, index in the step) alone.
 static uint64_t window_index(const Trainer *m, int64_t step, size_t index) {
-    size_t per_step = m->config.micro_batches * m->config.B;
+    size_t per_step = step_windows(m);
     return (uint64_t)(m->options.overfit ? 0 : step) * per_step + index;
 }
 
 // Number of targets in all windows of a step (0-based): what the mean of its losses is taken over.
 static size_t step_targets(const Trainer *m, int64_t step) {
-    size_t windows = m->config.micro_batches * m->config.B, n = 0;
+    size_t windows = step_windows(m), n = 0;
     if (m->device.kind == DEVICE_PLAN || m->train_random) return windows * m->config.T;
     for (size_t i = 0; i < windows; i++) {
         size_t window = loader_shuffled_window(&m->train, (uint64_t)m->options.seed, window_index(m, step, i));
@@ -371,53 +371,62 @@ static size_t step_targets(const Trainer *m, int64_t step) {
     return n;
 }
 
-// The slot that the host may fill next.
+// The slot that the host may fill next: what was sent from it has arrived.
 static BatchSlot *batch_open(Trainer *m) {
     m->batch.at ^= 1;
-    device_slot_open(&m->device, m->batch.at);
-    return &m->batch.slots[m->batch.at];
+    BatchSlot *slot = &m->batch.slots[m->batch.at];
+    device_wait_event(&m->device, slot->filled);
+    return slot;
 }
 
 // Sends the slot's sequences to the device; what is called from here on reads them.
 static void batch_send(Trainer *m, const BatchSlot *slot) {
     size_t n_bytes = m->config.B * m->config.T * sizeof(int32_t);
-    device_slot_fetch(&m->device, slot->tokens, slot->host_tokens, n_bytes);
-    device_slot_fetch(&m->device, slot->targets, slot->host_targets, n_bytes);
-    device_slot_filled(&m->device, m->batch.at);
+    device_await(&m->device, QUEUE_FETCH, slot->drained);
+    device_copy(&m->device, QUEUE_FETCH, slot->tokens, slot->host_tokens, n_bytes);
+    device_copy(&m->device, QUEUE_FETCH, slot->targets, slot->host_targets, n_bytes);
+    device_record(&m->device, QUEUE_FETCH, slot->filled);
+    device_await(&m->device, QUEUE_COMPUTE, slot->filled);
     m->batch.tokens = slot->tokens;
     m->batch.targets = slot->targets;
 }
 
 // Nothing that is called from here on reads the slot in use.
-static void batch_done(Trainer *m) { device_slot_drained(&m->device, m->batch.at); }
+static void batch_done(Trainer *m) {
+    device_record(&m->device, QUEUE_COMPUTE, m->batch.slots[m->batch.at].drained);
+}
 
 static void batch_train(Trainer *m, int64_t step, size_t micro_batch) {
+    const uint64_t seed = (uint64_t)m->options.seed;
+    const size_t T = m->config.T;
     BatchSlot *slot = batch_open(m);
     for (size_t b = 0; b < m->config.B && m->device.kind != DEVICE_PLAN; b++) {
-        int32_t *tokens = slot->host_tokens + b * m->config.T, *targets = slot->host_targets + b * m->config.T;
-        uint64_t index = window_index(m, step, micro_batch * m->config.B + b);
+        int32_t *tokens = slot->host_tokens + b * T, *targets = slot->host_targets + b * T;
+        size_t batch = micro_batch * (size_t)m->ranks.size + (size_t)m->ranks.rank;
+        uint64_t index = window_index(m, step, batch * m->config.B + b);
         if (m->train_random) {
-            batch_random(m, 1, index, tokens, targets);
+            loader_random(seed, 1, index, T, m->config.shape.V, tokens, targets);
             continue;
         }
-        size_t window = loader_shuffled_window(&m->train, (uint64_t)m->options.seed, index);
+        size_t window = loader_shuffled_window(&m->train, seed, index);
         loader_read(&m->train, window, m->config.shape.V, m->batch.window, tokens, targets);
     }
     batch_send(m, slot);
 }
 
-// Validation takes the windows in their order; a last batch that is not full is filled with rows without targets.
-// Returns the number of targets.
+// Validation takes the windows in their order, at most -m batches of them; what is missing from a last batch that is
+// not full, or from the last round of the ranks, are rows without targets. Returns the number of targets.
 static size_t batch_validation(Trainer *m, size_t batch) {
     size_t T = m->config.T, n = 0;
     BatchSlot *slot = batch_open(m);
     for (size_t b = 0; b < m->config.B && m->device.kind != DEVICE_PLAN; b++) {
         int32_t *tokens = slot->host_tokens + b * T, *targets = slot->host_targets + b * T;
         size_t window = batch * m->config.B + b;
-        if (m->validation_random) {
-            batch_random(m, 2, window, tokens, targets);
+        bool there = batch < m->config.validation_batches;
+        if (there && m->validation_random) {
+            loader_random((uint64_t)m->options.seed, 2, window, T, m->config.shape.V, tokens, targets);
             n += T;
-        } else if (window < m->validation.n_windows) {
+        } else if (there && window < m->validation.n_windows) {
             loader_read(&m->validation, window, m->config.shape.V, m->batch.window, tokens, targets);
             n += loader_window_targets(&m->validation, window);
         } else {
@@ -434,9 +443,11 @@ static size_t batch_validation(Trainer *m, size_t batch) {
 // ---------------------------------------------------------------------------------------------------------------
 // The training step
 
-// Forward and backward of the micro-batch in m->batch; gradients are added to (`add`) or replaced. scale: one over the
+// Forward and backward of the micro-batch in m->batch, the step's first or not, its last or not. scale: one over the
 // number of targets of the whole step. The sum of the losses goes to the batch's results.
-static void train_micro_batch(Trainer *m, float scale, bool add) {
+static void train_micro_batch(Trainer *m, float scale, bool first, bool last) {
+    store_micro_batch(&m->store, first, last);
+    const bool add = store_gradients_add(&m->store);
     size_t B = m->config.B, T = m->config.T, mark = memory_mark(&m->memory, TIER_DEVICE);
 
     memory_begin(&m->memory, PHASE_FORWARD);
@@ -447,7 +458,7 @@ static void train_micro_batch(Trainer *m, float scale, bool add) {
 
     memory_begin(&m->memory, PHASE_HEAD);
     model_head(m, B, T, residual, scale, true, add);
-    classifier_sum(&m->device, m->batch.results + RESULT_LOSS, m->batch.losses, B * T, add);
+    classifier_sum(&m->device, m->batch.results + RESULT_LOSS, m->batch.losses, B * T, !first);
     memory_end(&m->memory);
 
     memory_begin(&m->memory, PHASE_BACKWARD);
@@ -457,16 +468,29 @@ static void train_micro_batch(Trainer *m, float scale, bool add) {
     memory_end(&m->memory);
 }
 
-// The host waits for the step's loss and norm: they decide what the update does.
-static void train_results(Trainer *m) {
-    device_download(&m->device, m->batch.host_results, m->batch.results, RESULTS * sizeof(double));
+// The host waits for the step's loss and norm: they decide what the update does, on all ranks alike. Sums over the
+// ranks are in their order. n: a count, which is summed, too.
+static size_t train_results(Trainer *m, size_t n) {
+    Batch *b = &m->batch;
+    device_download(&m->device, b->host_results, b->results, RESULTS * sizeof(double));
+    if (m->device.kind == DEVICE_PLAN || m->ranks.size == 1) return n;
+    double own[RESULTS + 2] = {b->host_results[RESULT_LOSS], b->host_results[RESULT_NORM], (double)n,
+                               (double)interrupted};
+    ranks_gather(&m->ranks, b->all_results, own, RESULTS + 2);
+    memset(own, 0, sizeof(own));
+    for (int r = 0; r < m->ranks.size; r++) {
+        for (int i = 0; i < RESULTS + 2; i++) own[i] += b->all_results[r * (RESULTS + 2) + i];
+    }
+    memcpy(b->host_results, own, RESULTS * sizeof(double));
+    if (own[RESULTS + 1] > 0) m->stop = true;
+    return (size_t)own[RESULTS];
 }
 
 // Clipping and AdamW. A norm that is not finite skips the update: nothing moves.
 static void train_update(Trainer *m, StepRow *row) {
     memory_begin(&m->memory, PHASE_UPDATE);
     store_norm(&m->store, m->batch.results + RESULT_NORM);
-    train_results(m);
+    train_results(m, 0);
     bool real = m->device.kind != DEVICE_PLAN;
     double norm = real ? sqrt(m->batch.host_results[RESULT_NORM]) / m->loss_scale : 0, clip = m->options.clip;
     double lr = schedule_lr(&m->schedule, m->updates), scale = clip > 0 && norm > clip ? clip / norm : 1.0;
@@ -492,14 +516,15 @@ static void train_loss_scale(Trainer *m, bool skipped) {
 // One attempted step: all micro-batches, the update; counts it.
 static void train_step(Trainer *m, StepRow *row) {
     memory_step(&m->memory);
+    m->ranks.n_sent = m->memory.disk.n_read = m->memory.disk.n_written = 0;
     size_t n_targets = step_targets(m, m->step);
     for (size_t i = 0; i < m->config.micro_batches; i++) {
         batch_train(m, m->step, i);
-        train_micro_batch(m, (float)(m->loss_scale / (double)n_targets), i > 0);
+        train_micro_batch(m, (float)(m->loss_scale / (double)n_targets), i == 0, i + 1 == m->config.micro_batches);
     }
     train_update(m, row);
     m->step++;
-    m->tokens += (int64_t)(m->config.micro_batches * m->config.B * m->config.T);
+    m->tokens += (int64_t)(step_windows(m) * m->config.T);
     m->updates += row->skipped ? 0 : 1;
     m->skipped_in_a_row = row->skipped ? m->skipped_in_a_row + 1 : 0;
 
@@ -511,6 +536,9 @@ static void train_step(Trainer *m, StepRow *row) {
     row->good_steps = m->good_steps;
     row->peak_device_bytes = m->memory.step_peak[TIER_DEVICE];
     row->peak_host_bytes = m->memory.step_peak[TIER_HOST];
+    row->sent_bytes = m->ranks.n_sent;
+    row->disk_read_bytes = m->memory.disk.n_read;
+    row->disk_written_bytes = m->memory.disk.n_written;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -518,37 +546,21 @@ static void train_step(Trainer *m, StepRow *row) {
 
 // Mean loss over the validation data, at most -m batches of it.
 static double validate(Trainer *m) {
-    size_t B = m->config.B, T = m->config.T, n_targets = 0;
+    size_t B = m->config.B, T = m->config.T, n_targets = 0, N = (size_t)m->ranks.size;
     memory_begin(&m->memory, PHASE_VALIDATION);
-    for (size_t batch = 0; batch < m->config.validation_batches; batch++) {
+    for (size_t batch = 0; batch < m->config.validation_batches; batch += N) {
         size_t mark = memory_mark(&m->memory, TIER_DEVICE);
-        n_targets += batch_validation(m, batch);
+        n_targets += batch_validation(m, batch + (size_t)m->ranks.rank);
         const void *residual = model_forward(m, B, T, false);
         model_head(m, B, T, residual, 0.0f, false, false);
         classifier_sum(&m->device, m->batch.results + RESULT_LOSS, m->batch.losses, B * T, batch > 0);
         batch_done(m);
         memory_release(&m->memory, TIER_DEVICE, mark);
     }
-    train_results(m);
+    n_targets = train_results(m, n_targets);
     memory_end(&m->memory);
     if (m->device.kind == DEVICE_PLAN || n_targets == 0) return 0.0;
     return m->batch.host_results[RESULT_LOSS] / (double)n_targets;
-}
-
-// Draws from softmax(logits / temperature); temperature 0 takes the largest. Padding has no chance.
-static int sample_token(const float *logits, size_t V, double temperature, double uniform) {
-    size_t best = 0;
-    for (size_t v = 1; v < V; v++) {
-        if (logits[v] > logits[best]) best = v;
-    }
-    if (temperature <= 0.0) return (int)best;
-    double sum = 0.0, at = 0.0;
-    for (size_t v = 0; v < V; v++) sum += exp((double)(logits[v] - logits[best]) / temperature);
-    for (size_t v = 0; v < V; v++) {
-        at += exp((double)(logits[v] - logits[best]) / temperature);
-        if (at > uniform * sum) return (int)v;
-    }
-    return (int)best;
 }
 
 // The logits after position `last` of a sequence in the first slot's host_tokens, as fp32 on the host. `length` is how
@@ -557,17 +569,18 @@ static void sample_logits(Trainer *m, size_t last, size_t length, float *logits,
     const ModelShape *s = &m->config.shape;
     Number type = m->config.type;
     Memory *memory = &m->memory;
-    size_t mark = memory_mark(memory, TIER_DEVICE), final_block = m->store.n_blocks - 1;
+    size_t mark = memory_mark(memory, TIER_DEVICE);
     m->batch.tokens = m->batch.slots[0].tokens;
     device_upload(&m->device, m->batch.tokens, m->batch.slots[0].host_tokens, length * sizeof(int32_t));
     const void *residual = number_at_const(type, model_forward(m, 1, length, false), last * s->C);
     float *statistics = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, 2 * sizeof(float), "lnf statistics");
     void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, s->C * number_size(type), "lnf");
     void *out = memory_push(memory, TIER_DEVICE, KIND_LOGITS, s->Vp * number_size(type), "logits");
+    store_weights_begin(&m->store, 0, NO_BLOCK);
     layernorm_forward(&m->device, type, lnf, statistics, statistics + 1, residual,
-                      tensor_weights(&m->store, final_block, TENSOR_LNFW),
-                      tensor_weights(&m->store, final_block, TENSOR_LNFB), 1, s->C);
+                      tensor_weights(&m->store, 0, TENSOR_LNFW), tensor_weights(&m->store, 0, TENSOR_LNFB), 1, s->C);
     matmul_forward(&m->device, memory, type, out, lnf, tensor_weights(&m->store, 0, TENSOR_WTE), NULL, 1, s->C, s->Vp);
+    store_weights_done(&m->store, 0);
     device_download(&m->device, raw, out, s->Vp * number_size(type));
     for (size_t v = 0; v < s->V && m->device.kind != DEVICE_PLAN; v++) logits[v] = number_get(type, raw, v);
     memory_release(memory, TIER_DEVICE, mark);
@@ -576,7 +589,7 @@ static void sample_logits(Trainer *m, size_t last, size_t length, float *logits,
 // Prints a sample. Its draws depend on (seed, step, position) alone, and nothing of training on them.
 static void sample(Trainer *m) {
     Memory *memory = &m->memory;
-    bool real = m->device.kind != DEVICE_PLAN;
+    bool real = m->device.kind != DEVICE_PLAN, alone = m->ranks.size == 1;
     TextOut text;
     size_t total = m->config.sample_length, mark = memory_mark(memory, TIER_HOST), length = 0;
     memory_begin(memory, PHASE_SAMPLE);
@@ -596,7 +609,7 @@ static void sample(Trainer *m) {
         size_t first = m->prompt[0] == tokenizer_end_of_text(&m->tokenizer);  // not shown
         for (size_t i = first; i < m->n_prompt; i++) tokenizer_put(&m->tokenizer, &text, m->prompt[i]);
     }
-    for (size_t at = m->n_prompt; at < total && !(real && interrupted); at++) {
+    for (size_t at = m->n_prompt; at < total && !(real && alone && interrupted); at++) {
         while (length < at) length = size_min(m->config.T, length ? 2 * length : 64);
         sample_logits(m, at - 1, length, logits, raw);
         if (!real) continue;
@@ -611,7 +624,7 @@ static void sample(Trainer *m) {
         printf("\n---\n");
     }
     memory_release(memory, TIER_HOST, mark);
-    if (real && interrupted) memory_abandon(memory);
+    if (real && alone && interrupted) memory_abandon(memory);
     else memory_end(memory);
 }
 
@@ -623,7 +636,7 @@ static void save(Trainer *m) {
     header.tokens = m->tokens;
     header.B = (int64_t)m->config.B;
     header.T = (int64_t)m->config.T;
-    header.tokens_per_step = (int64_t)(m->config.micro_batches * m->config.B * m->config.T);
+    header.tokens_per_step = (int64_t)(step_windows(m) * m->config.T);
     header.seed = (uint64_t)m->options.seed;
     header.data = m->train_random || m->device.kind == DEVICE_PLAN ? 0 : m->train.fingerprint;
     header.loss_scale = m->loss_scale;
@@ -642,7 +655,10 @@ static void setup(Trainer *m) {
     Memory *memory = &m->memory;
     size_t n = m->config.B * m->config.T;
     memory_begin(memory, PHASE_SETUP);
-    store_open(&m->store, &m->device, memory, m->config.shape, m->config.type);
+    device_events_reset(&m->device);
+    store_open(&m->store, &m->device, memory, &m->ranks, m->config.shape, m->config.type, &m->config.place);
+    stash_open(&m->stash, memory, m->config.place.activations, m->config.shape.L,
+               n * m->config.shape.C * number_size(m->config.type));
     Batch *b = &m->batch;
     for (int i = 0; i < 2; i++) {
         BatchSlot *slot = &b->slots[i];
@@ -650,10 +666,14 @@ static void setup(Trainer *m) {
         slot->targets = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(int32_t), "targets");
         slot->host_tokens = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "tokens");
         slot->host_targets = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "targets");
+        slot->filled = device_event(&m->device);
+        slot->drained = device_event(&m->device);
     }
     b->losses = (float *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(float), "losses");
     b->results = (double *)memory_keep(memory, TIER_DEVICE, KIND_DATA, RESULTS * sizeof(double), "results");
     b->host_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA, RESULTS * sizeof(double), "results");
+    b->all_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA,
+                                           (size_t)m->ranks.size * (RESULTS + 2) * sizeof(double), "results of ranks");
     b->window = (uint16_t *)memory_keep(memory, TIER_HOST, KIND_DATA, (m->config.T + 1) * sizeof(uint16_t), "window");
     if (m->config.load) {
         checkpoint_load(&m->store, m->checkpoint, m->config.resume);
@@ -687,70 +707,48 @@ static void plan(Trainer *m, const Config *config, Ledger *ledger, double *step_
     m->tokens = tokens;
 }
 
-// What the device may give us, bytes: --device-memory or what is available, less the headroom.
-static size_t memory_budget(const Trainer *m) {
-    double size = m->options.device_memory > 0 ? m->options.device_memory : (double)device_available(&m->device);
-    return (size_t)(size * (1.0 - m->options.headroom / 100.0));
-}
-
-// Device bytes against the budget; where no size is given, host memory comes out of the same RAM.
-static size_t memory_needed(const Trainer *m, const Ledger *ledger) {
-    bool shared = m->device.real == DEVICE_CPU && m->options.device_memory == 0;
-    size_t host = shared ? ledger_peak(ledger, TIER_HOST) : 0;
-    return ledger_peak(ledger, TIER_DEVICE) + host;
-}
-
-// Looks for flags with which the run fits, the cheapest in time first; writes them to `text`. False if there are none.
-static bool plan_search(Trainer *m, size_t budget, char *text, size_t size, size_t *least) {
+// Looks for flags with which the run fits; writes them to `text`. False if there are none.
+static bool plan_search(Trainer *m, char *text, size_t size, size_t *least) {
     Config config = m->config;
     Ledger ledger;
-    *least = memory_needed(m, &m->plan);
-    for (int attempt = 0;; attempt++) {
-        if (config.recompute < LEVEL_BLOCKS || config.recompute_layers < config.shape.L) {
-            config.recompute = config.recompute_layers < config.shape.L ? config.recompute : config.recompute + 1;
-            config.recompute_layers = config.shape.L;
-        } else if (config.attention == ATTENTION_PLAIN) {
-            config.attention = ATTENTION_FUSED;
-        } else if (config.head_chunks < 16 && config.head_chunks < config.B * config.T) {
-            config.head_chunks *= 2;
-        } else if (config.B % 2 == 0) {
-            config.B /= 2;
-            config.micro_batches *= 2;
-        } else {
-            return false;
-        }
+    *least = budget_needed(&m->budget, &m->plan, TIER_DEVICE);
+    while (plan_relax(&config, m->budget.shared)) {
         plan(m, &config, &ledger, NULL, NULL);
-        *least = size_min(*least, memory_needed(m, &ledger));
-        if (memory_needed(m, &ledger) > budget) continue;
-        int n = snprintf(text, size, "-b %zu -t %zu -r %d", config.B, config.T, config.recompute);
-        if (config.micro_batches > 1) {
-            n += snprintf(text + n, size - (size_t)n, " -d %zu", config.B * config.T * config.micro_batches);
-        }
-        if (config.head_chunks > 1) n += snprintf(text + n, size - (size_t)n, " --head-chunks %zu", config.head_chunks);
-        if (m->config.attention != config.attention) snprintf(text + n, size - (size_t)n, " --attention fused");
+        *least = size_min(*least, budget_needed(&m->budget, &ledger, TIER_DEVICE));
+        if (!budget_fits(&m->budget, &ledger)) continue;
+        plan_flags(&config, &m->config, m->ranks.size, text, size);
         return true;
     }
+    return false;
 }
 
-// Compares the plan with the budget. What does not fit is refused (exit 1); with --plan it is only said.
+// Compares the plan with the budgets. What does not fit is refused (exit 1); with --plan it is only said.
 static void plan_check(Trainer *m) {
-    size_t budget = memory_budget(m), needed = memory_needed(m, &m->plan), least;
+    budget_open(&m->budget, &m->options, &m->device, &m->ranks);
+    bool device_fits = budget_needed(&m->budget, &m->plan, TIER_DEVICE) <= m->budget.bytes[TIER_DEVICE];
+    Tier tier = device_fits && !budget_fits(&m->budget, &m->plan) ? TIER_HOST : TIER_DEVICE;
+    size_t budget = m->budget.bytes[tier], needed = budget_needed(&m->budget, &m->plan, tier), least;
     char flags[256], message[1024];
-    if (needed <= budget) {
-        printf("fits: %.1f MiB of %.1f MiB (%.3g %% headroom)\n", log_mib(needed), log_mib(budget),
-               m->options.headroom);
+    if (budget_fits(&m->budget, &m->plan)) {
+        printf("fits: %.1f MiB of %.1f MiB", log_mib(needed), log_mib(budget));
+        if (!m->budget.shared) {
+            printf(" on the device, %.1f MiB of %.1f MiB on the host", log_mib(ledger_peak(&m->plan, TIER_HOST)),
+                   log_mib(m->budget.bytes[TIER_HOST]));
+        }
+        printf(" (%.3g %% headroom)\n", m->options.headroom);
         return;
     }
     int n = snprintf(message, sizeof(message),
-                     "does not fit: the plan needs %zu bytes (%.1f MiB, peak in phase %s), %zu bytes (%.1f MiB) are "
-                     "usable (%.3g %% headroom). ",
-                     needed, log_mib(needed), PHASE_NAMES[ledger_peak_phase(&m->plan, TIER_DEVICE)], budget,
+                     "does not fit%s: the plan needs %zu bytes (%.1f MiB, peak in phase %s), %zu bytes (%.1f MiB) are "
+                     "usable (%.3g %% headroom). ", tier == TIER_HOST ? " in the host's memory" : "",
+                     needed, log_mib(needed), PHASE_NAMES[ledger_peak_phase(&m->plan, tier)], budget,
                      log_mib(budget), m->options.headroom);
-    if (plan_search(m, budget, flags, sizeof(flags), &least)) {
+    if (plan_search(m, flags, sizeof(flags), &least)) {
         snprintf(message + n, sizeof(message) - (size_t)n, "This would fit: %s", flags);
     } else {
         snprintf(message + n, sizeof(message) - (size_t)n,
-                 "No flags make it fit: the least is %.1f MiB. Take a smaller -e, -t or --vocab", log_mib(least));
+                 "No flags make it fit: the least is %.1f MiB on the device. Take a smaller -e, -t or --vocab",
+                 log_mib(least));
     }
     if (!m->options.plan) die("%s", message);
     printf("%s\n", message);
@@ -759,43 +757,15 @@ static void plan_check(Trainer *m) {
 // ---------------------------------------------------------------------------------------------------------------
 // From flags to a configuration
 
-// "dN" or "LxCxNH" into the shape; false if it is neither (then it is a file's name).
-static bool model_parse(const char *text, ModelShape *s) {
-    static const size_t table[][3] = {{12, 768, 12},  {24, 1024, 16}, {36, 1280, 20}, {48, 1600, 25},
-                                      {60, 1920, 30}, {72, 2880, 30}, {84, 3456, 36}};
-    unsigned long long L, C, NH;
-    int end = 0;
-    if (sscanf(text, "d%llu%n", &L, &end) == 1 && !text[end]) {
-        s->L = (size_t)L;
-        for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-            if (L != table[i][0]) continue;
-            s->C = table[i][1];
-            s->NH = table[i][2];
-            return true;
-        }
-        if (L < 1 || L >= 12) flags_fail("-e %s: d1 ... d12, d24, d36, d48, d60, d72, d84; or LxCxNH", text);
-        s->C = 64 * s->L;
-        s->NH = s->L;
-        return true;
-    }
-    end = 0;
-    if (sscanf(text, "%llux%llux%llu%n", &L, &C, &NH, &end) != 3 || text[end]) return false;
-    if (L < 1 || L > 1000 || C < 1 || C > 1 << 16 || NH < 1 || C % NH != 0) {
-        flags_fail("-e %s: layers x channels x heads, channels a multiple of heads", text);
-    }
-    s->L = (size_t)L;
-    s->C = (size_t)C;
-    s->NH = (size_t)NH;
-    return true;
-}
-
 // A checkpoint named by -e, or the newest of -o with -y 1, decides the model; otherwise -e does.
 static void configure_model(Trainer *m) {
     Config *config = &m->config;
     const Options *o = &m->options;
     ModelShape asked;
     memset(&asked, 0, sizeof(asked));
-    bool described = model_parse(o->model, &asked);
+    const char *wrong_shape;
+    bool described = layout_parse(o->model, &asked, &wrong_shape);
+    if (wrong_shape) flags_fail("-e %s: %s", o->model, wrong_shape);
     if (o->resume && !o->output) flags_fail("-y 1 needs -o DIR, the directory with the checkpoints");
     if (o->resume && checkpoint_newest(o->output, m->checkpoint, sizeof(m->checkpoint), &m->position)) {
         config->load = config->resume = true;
@@ -879,7 +849,7 @@ static void configure_prompt(Trainer *m) {
 static int64_t configure_steps(const Trainer *m) {
     if (m->options.steps >= 0) return m->options.steps;
     size_t epoch = DEFAULT_STEPS;
-    if (m->train.n_windows > 0) epoch = ceil_div(m->train.n_windows, m->config.B * m->config.micro_batches);
+    if (m->train.n_windows > 0) epoch = ceil_div(m->train.n_windows, step_windows(m));
     return (int64_t)size_min(epoch, DEFAULT_STEPS);
 }
 
@@ -891,11 +861,12 @@ static void configure(Trainer *m) {
     if (o->save_every && !o->output) flags_fail("-n needs -o DIR, where checkpoints go");
     config->B = (size_t)o->B;
     config->T = (size_t)o->T;
-    size_t tokens = o->tokens_per_step ? (size_t)o->tokens_per_step : config->B * config->T;
-    if (tokens % (config->B * config->T) != 0) {
-        flags_fail("-d %zu is not a multiple of B T = %zu", tokens, config->B * config->T);
+    size_t least = config->B * config->T * (size_t)m->ranks.size;
+    size_t tokens = o->tokens_per_step ? (size_t)o->tokens_per_step : least;
+    if (tokens % least != 0) {
+        flags_fail("-d %zu is not a multiple of B T %s= %zu", tokens, m->ranks.size > 1 ? "N " : "", least);
     }
-    config->micro_batches = tokens / (config->B * config->T);
+    config->micro_batches = tokens / least;
     if (o->sample_length > o->T)
         flags_fail("-g %lld is longer than -t %lld", (long long)o->sample_length, (long long)o->T);
     config->sample_length = o->sample_length < 0 ? config->T : (size_t)o->sample_length;
@@ -916,6 +887,8 @@ static void configure(Trainer *m) {
     configure_prompt(m);
     config->recompute_layers =
         size_min(config->shape.L, o->recompute_layers < 0 ? SIZE_MAX : (size_t)o->recompute_layers);
+    placement_open(&config->place, o, m->ranks.size,
+                   config->recompute >= LEVEL_BLOCKS && config->recompute_layers == config->shape.L);
     config->steps = configure_steps(m);
     size_t windows = m->validation.n_windows;
     config->validation_batches = o->validate_every > 0 ? (size_t)o->validation_batches : 0;
@@ -949,7 +922,7 @@ static void configure_position(Trainer *m) {
         m->good_steps = p->good_steps;
     }
     m->tokens = p->tokens;
-    size_t per_step = m->config.micro_batches * m->config.B * m->config.T;
+    size_t per_step = step_windows(m) * m->config.T;
     uint64_t data = m->train_random ? 0 : m->train.fingerprint;
     const char *changed = p->seed != (uint64_t)m->options.seed                                        ? "--seed"
                           : p->data != data                                                           ? "the data"
@@ -963,12 +936,6 @@ static void configure_position(Trainer *m) {
 // ---------------------------------------------------------------------------------------------------------------
 // What the run says
 
-// Model operations per token of a training step: 6 N + 6 L C T, the causal half of attention counted once.
-static double flops_per_token(const Config *config) {
-    const ModelShape *s = &config->shape;
-    return 6.0 * (double)store_parameters(s) + 6.0 * (double)(s->L * s->C * config->T);
-}
-
 static void print_banner(const Trainer *m) {
     const Config *c = &m->config;
     const ModelShape *s = &c->shape;
@@ -977,8 +944,10 @@ static void print_banner(const Trainer *m) {
     char text[512];
     device_describe(&m->device, c->type, text, sizeof(text));
     printf("device     %s\n", text);
-    printf("step       %zu sequences of %zu tokens x %zu micro-batch%s = %zu tokens\n", c->B, c->T, c->micro_batches,
-           c->micro_batches > 1 ? "es" : "", c->B * c->T * c->micro_batches);
+    printf("step       %zu sequences of %zu tokens x %zu micro-batch%s", c->B, c->T, c->micro_batches,
+           c->micro_batches > 1 ? "es" : "");
+    if (m->ranks.size > 1) printf(" x %d ranks", m->ranks.size);
+    printf(" = %zu tokens\n", step_windows(m) * c->T);
     printf("memory     -r %d on %zu of %zu layers, %s attention, %zu head chunk%s\n", c->recompute,
            c->recompute > 0 ? c->recompute_layers : 0, s->L, c->attention == ATTENTION_PLAIN ? "plain" : "fused",
            c->head_chunks, c->head_chunks > 1 ? "s" : "");
@@ -987,7 +956,13 @@ static void print_banner(const Trainer *m) {
     } else if (m->train_random) {
         printf("data       uniform random tokens\n");
     }
-    if (m->options.zero > 0) {
+    char offload[128];
+    placement_text(&c->place, offload, sizeof(offload));
+    if (m->ranks.size > 1) printf("ranks      %d, ZeRO stage %d\n", m->ranks.size, c->place.stage);
+    if (offload[0]) {
+        printf("offload    %s; AdamW on the %s\n", offload, c->place.update_on_host ? "host" : "device");
+    }
+    if (m->options.zero > 0 && m->ranks.size == 1) {
         printf("note: -z %lld has nothing to share among one rank; it saves nothing\n", (long long)m->options.zero);
     }
     fflush(stdout);
@@ -1018,16 +993,24 @@ static void print_step(Trainer *m, const StepRow *r, double seconds_left) {
            r->lr, r->ms, r->tokens_per_second, 100.0 * r->mfu, log_mib(phases[PHASE_FORWARD].peak[TIER_DEVICE]),
            log_mib(phases[PHASE_HEAD].peak[TIER_DEVICE]), log_mib(phases[PHASE_BACKWARD].peak[TIER_DEVICE]),
            log_mib(phases[PHASE_UPDATE].peak[TIER_DEVICE]), log_mib(device_rss_anonymous()), eta,
-           m->log.terminal ? "\033[K" : "\n");
+           m->log.terminal ? "\033[K" : "");
+    if (m->ranks.size > 1) printf(" | sent %.2f MiB, least %.2f", log_mib(r->sent_bytes), log_mib(plan_least_sent(&m->config, m->ranks.size)));
+    if (placement_uses_disk(&m->config.place)) {
+        printf(" | disk MiB read %.2f written %.2f, least %.2f", log_mib(r->disk_read_bytes),
+               log_mib(r->disk_written_bytes), log_mib(plan_least_written(&m->config, m->ranks.size)));
+    }
+    if (!m->log.terminal) putchar('\n');
     fflush(stdout);
 }
 
 // The last lines: the peak, what the flags saved, what to try next.
 static void print_end(const Trainer *m, size_t next_peak, const char *next) {
     size_t peak = ledger_peak(&m->plan, TIER_DEVICE);
-    printf("peak       %.2f MiB on the device (phase %s), %.2f MiB on the host: planned and measured alike\n",
-           log_mib(peak), PHASE_NAMES[ledger_peak_phase(&m->plan, TIER_DEVICE)],
-           log_mib(ledger_peak(&m->plan, TIER_HOST)));
+    printf("peak       %.2f MiB on the device (phase %s), %.2f MiB on the host%s", log_mib(peak),
+           PHASE_NAMES[ledger_peak_phase(&m->plan, TIER_DEVICE)], log_mib(ledger_peak(&m->plan, TIER_HOST)),
+           m->device.real == DEVICE_CUDA ? " (pinned)" : "");
+    if (ledger_peak(&m->plan, TIER_DISK)) printf(", %.2f MiB on the disk", log_mib(ledger_peak(&m->plan, TIER_DISK)));
+    printf(": planned and measured alike\n");
     if (m->saved_peak > peak) {
         printf("saved      %.2f MiB by the memory flags (without them: %.2f MiB)\n", log_mib(m->saved_peak - peak),
                log_mib(m->saved_peak));
@@ -1045,6 +1028,9 @@ static void on_signal(int number) {
     signal(number, SIG_DFL);  // a second one ends the program at once
 }
 
+// Somebody wants the run to end; all ranks learn it at the end of the same step.
+static bool stopped(const Trainer *m) { return m->ranks.size == 1 ? interrupted : m->stop; }
+
 // Plans the run and the same run without memory flags; says so; refuses what does not fit.
 static void prepare(Trainer *m) {
     double flops, bytes;
@@ -1053,6 +1039,7 @@ static void prepare(Trainer *m) {
     Config without = m->config;
     without.recompute = 0;
     without.head_chunks = 1;
+    memset(&without.place, 0, sizeof(without.place));
     plan(m, &without, &other, NULL, NULL);
     m->saved_peak = ledger_peak(&other, TIER_DEVICE);
     log_table(&m->plan, "planned, MiB");
@@ -1069,7 +1056,7 @@ static void train_after_step(Trainer *m, StepRow *row) {
         printf("%sstep %lld skipped: its gradients are not finite; nothing was updated\n", m->log.terminal ? "\n" : "",
                (long long)m->step);
     }
-    if (m->config.validation_batches && (last || m->step % o->validate_every == 0) && !interrupted) {
+    if (m->config.validation_batches && (last || m->step % o->validate_every == 0) && !stopped(m)) {
         row->val_loss = validate(m);
         row->validated = true;
         printf("%sstep %lld | validation loss %.4f\n", m->log.terminal ? "\n" : "", (long long)m->step, row->val_loss);
@@ -1086,22 +1073,22 @@ static void train_after_step(Trainer *m, StepRow *row) {
             "-p bf16", row->loss_scale, row->train_loss);
     }
     bool due = o->sample_every > 0 && m->step % o->sample_every == 0;
-    if (m->config.sample_length && (due || last) && !interrupted) sample(m);
-    if (o->save_every > 0 && (last || m->step % o->save_every == 0) && !interrupted) save(m);
+    if (m->config.sample_length && (due || last) && !stopped(m)) sample(m);
+    if (o->save_every > 0 && (last || m->step % o->save_every == 0) && !stopped(m)) save(m);
 }
 
 static void train(Trainer *m) {
     double started = device_seconds();
     int64_t first = m->step;
-    while (m->step < m->config.steps && !interrupted) {
+    while (m->step < m->config.steps && !stopped(m)) {
         StepRow row;
         memset(&row, 0, sizeof(row));
         double start = device_seconds();
         train_step(m, &row);
         double seconds = device_seconds() - start;
         row.ms = 1e3 * seconds;
-        row.tokens_per_second = (double)(m->config.micro_batches * m->config.B * m->config.T) / seconds;
-        row.mfu = row.tokens_per_second * flops_per_token(&m->config) / m->matmul_rate;
+        row.tokens_per_second = (double)(step_windows(m) * m->config.T) / seconds;
+        row.mfu = row.tokens_per_second * plan_flops_per_token(&m->config) / (m->matmul_rate * m->ranks.size);
         report_phases(m);
         double per_step = (device_seconds() - started) / (double)(m->step - first);
         print_step(m, &row, per_step * (double)(m->config.steps - m->step));
@@ -1109,7 +1096,7 @@ static void train(Trainer *m) {
         report_phases(m);
     }
     if (m->log.terminal) putchar('\n');
-    if (!interrupted) return;
+    if (!stopped(m)) return;
     if (m->config.save) save(m);
     printf("interrupted after step %lld; %s\n", (long long)m->step,
            m->config.save ? "saved, go on with -y 1" : "nothing saved, since there is no -o");
@@ -1139,9 +1126,16 @@ static Trainer *trainer_open(int argc, char **argv) {
         flags_help(stdout);
         exit(0);
     }
-    const char *ranks = getenv("OMPI_COMM_WORLD_SIZE");
-    if (ranks && atoi(ranks) > 1) die("%s ranks: more than one rank is not built yet; start one", ranks);
-    device_open(&m->device, m->options.device, &m->options.device_memory);
+    ranks_open(&m->ranks);
+    if (m->options.ranks && m->options.ranks != m->ranks.size) {
+        if (!m->options.plan || m->ranks.size > 1) {
+            flags_fail("--ranks %lld is for a --plan in one process; scripts/launch.sh starts ranks",
+                       (long long)m->options.ranks);
+        }
+        ranks_plan(&m->ranks, (int)m->options.ranks);
+    }
+    device_open(&m->device, m->options.device, &m->options.device_memory, m->ranks.local_rank, m->ranks.local_size);
+    ranks_open_device(&m->ranks, &m->device);
     configure(m);
     return m;
 }
@@ -1149,7 +1143,10 @@ static Trainer *trainer_open(int argc, char **argv) {
 // Reserves what m->plan says and fills it; nothing is allocated afterwards.
 static void trainer_start(Trainer *m) {
     matmul_create(&m->device);
-    memory_reserve(&m->memory, &m->device, &m->plan);
+    const char *swap = m->options.swap_directory ? m->options.swap_directory
+                       : m->options.output           ? m->options.output
+                                                     : ".";
+    memory_reserve(&m->memory, &m->device, &m->plan, swap, m->ranks.rank);
     if (m->options.tune && m->device.real == DEVICE_CUDA) CUDA_ONLY(tune_cuda(&m->device, &m->memory, m->options.tune));
     if (m->config.resume && m->position.tuned != tune_hash(&m->device)) {
         printf("note: --tune's choices differ from the saved run's, so the bits may, too\n");
@@ -1160,6 +1157,7 @@ static void trainer_start(Trainer *m) {
 static void trainer_close(Trainer *m) {
     if (m->memory.plan) memory_unreserve(&m->memory);
     device_close(&m->device);
+    ranks_close(&m->ranks);
     if (m->train.n_windows > 0) loader_close(&m->train);
     if (m->validation.n_windows > 0) loader_close(&m->validation);
     tokenizer_close(&m->tokenizer);
@@ -1176,14 +1174,15 @@ static void run(Trainer *m) {
     printf("matmul     %.1f GFLOP/s in %s, measured; mfu is a share of this\n", m->matmul_rate * 1e-9,
            number_name(m->config.type));
     fflush(stdout);
-    log_open(&m->log, m->options.output, m->config.resume ? m->step : -1);
+    log_open(&m->log, m->ranks.rank == 0 ? m->options.output : NULL, m->config.resume ? m->step : -1,
+             isatty(STDOUT_FILENO) == 1 && m->ranks.size == 1);
     trainer_start(m);
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     train(m);
     log_table(&m->memory.ledger, "measured, MiB");
     print_end(m, next_peak, next);
-    if (m->options.output) log_memory_csv(m->options.output, &m->plan, &m->memory.ledger);
+    if (m->options.output) log_memory_csv(m->options.output, &m->ranks, &m->plan, &m->memory.ledger);
 }
 
 #ifndef TRAIN_GPT_NO_MAIN
@@ -1193,7 +1192,7 @@ int main(int argc, char **argv) {
     configure_position(m);
     prepare(m);
     if (m->options.output) log_make_directory(m->options.output);
-    if (m->options.output && m->options.plan) log_memory_csv(m->options.output, &m->plan, NULL);
+    if (m->options.output && m->options.plan) log_memory_csv(m->options.output, &m->ranks, &m->plan, NULL);
     if (!m->options.plan) run(m);
     trainer_close(m);
     return 0;

@@ -248,4 +248,15 @@ static inline void loader_close(Loader *loader) {
     memset(loader, 0, sizeof(*loader));
 }
 
+// A sequence of uniform random tokens, the same whenever it is asked for: sequence `index` of a stream, tokens (T) and
+// targets (T) below V.
+static inline void loader_random(uint64_t seed, uint64_t stream, uint64_t index, size_t T, size_t V, int32_t *tokens,
+                                 int32_t *targets) {
+    for (size_t t = 0; t <= T; t++) {
+        int32_t id = (int32_t)(random_bits(seed, stream, index * (T + 1) + t) % V);
+        if (t < T) tokens[t] = id;
+        if (t > 0) targets[t - 1] = id;
+    }
+}
+
 #endif

@@ -6,7 +6,8 @@
 // The header has the model, the position of the run and a hash of every section and of itself.
 //
 // Invariant: a file named checkpoint_*.bin is whole. It is written beside as *.partial, synced, then renamed, so that
-// a kill, a full disk or a power cut leaves the last good one. Saving takes one buffer of CHECKPOINT_BUFFER bytes.
+// a kill, a full disk or a power cut leaves the last good one. Rank 0 writes; its room for a piece on its way
+// (store_push_piece) is all that saving takes. Every rank reads what it needs.
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 
@@ -16,7 +17,7 @@
 
 #include "store.h"
 
-enum { CHECKPOINT_FORMAT = 2, CHECKPOINT_HEADER = 1024, CHECKPOINT_BUFFER = 1 << 20, CHECKPOINT_SECTIONS = 3 };
+enum { CHECKPOINT_FORMAT = 3, CHECKPOINT_HEADER = 1024, CHECKPOINT_SECTIONS = 3 };
 static const char CHECKPOINT_MAGIC[8] = {'T', 'R', 'A', 'I', 'N', 'G', 'P', 'T'};
 
 typedef struct {
@@ -115,22 +116,19 @@ static inline void checkpoint_fail(int fd, const char *partial, const char *path
     die("can't write %s: %s. Earlier checkpoints are untouched; free some space or choose another -o", path, text);
 }
 
-// One tensor of a section through the buffer; returns the hash carried on.
-static inline uint64_t checkpoint_save_tensor(Store *store, int fd, const float *from, size_t n, float *buffer,
-                                              uint64_t hash, const char *partial, const char *path) {
-    for (size_t i = 0, part; i < n; i += part) {
-        part = size_min(n - i, CHECKPOINT_BUFFER / sizeof(float));
-        device_download(store->device, buffer, from + i, part * sizeof(float));
-        if (store->device->kind == DEVICE_PLAN) continue;
-        hash = checkpoint_hash(hash, buffer, part * sizeof(float));
-        if (!file_write(fd, buffer, part * sizeof(float))) checkpoint_fail(fd, partial, path);
-    }
-    return hash;
-}
+// The section's home.
+static const int CHECKPOINT_HOMES[CHECKPOINT_SECTIONS] = {HOME_MASTER, HOME_M, HOME_V};
 
-// The section's home: master weights, m, v.
-static inline float *checkpoint_section(const Store *store, int section) {
-    return section == 0 ? store->master : section == 1 ? store->m : store->v;
+// The next stretch of a block's elements [at, at + n) that a checkpoint holds, from tensor *i on: false if there is none.
+static inline bool checkpoint_stretch(const BlockLayout *layout, size_t at, size_t n, size_t *i, size_t *first,
+                                      size_t *end) {
+    for (; *i < layout->n_tensors; ++*i) {
+        const Tensor *tensor = &layout->tensors[*i];
+        *first = size_max(tensor->offset, at);
+        *end = size_min(tensor->offset + tensor->n_saved, at + n);
+        if (*first < *end) return ++*i, true;
+    }
+    return false;
 }
 
 static inline void checkpoint_path(char *path, size_t size, const char *directory, int64_t step) {
@@ -153,26 +151,32 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
     header->n_parameters = (int64_t)store_parameters(&store->shape);
     checkpoint_path(path, sizeof(path), directory, header->step);
     snprintf(partial, sizeof(partial), "%s.partial", path);
-    int fd = real ? open(partial, O_CREAT | O_TRUNC | O_WRONLY, 0666) : -1;
-    if (real && (fd < 0 || !file_write(fd, padded, sizeof(padded)))) checkpoint_fail(fd, partial, path);
+    const bool writes = real && store->ranks->rank == 0;
+    int fd = writes ? open(partial, O_CREAT | O_TRUNC | O_WRONLY, 0666) : -1;
+    if (writes && (fd < 0 || !file_write(fd, padded, sizeof(padded)))) checkpoint_fail(fd, partial, path);
     size_t mark = memory_mark(store->memory, TIER_HOST);
-    float *buffer =
-        (float *)memory_push(store->memory, TIER_HOST, KIND_FILES, CHECKPOINT_BUFFER, "checkpoint on its way");
+    float *values;
+    const size_t room = store_push_piece(store, &values, NULL);
     for (int section = 0; section < CHECKPOINT_SECTIONS; section++) {
         uint64_t hash = (uint64_t)section;
         for (size_t block = 0; block < store->n_blocks; block++) {
             const BlockLayout *layout = store_layout(store, block);
-            const float *from = checkpoint_section(store, section) + store_offset(store, block);
-            for (size_t i = 0; i < layout->n_tensors; i++) {
-                const Tensor *tensor = &layout->tensors[i];
-                hash = checkpoint_save_tensor(store, fd, from + tensor->offset, tensor->n_saved, buffer, hash, partial,
-                                              path);
+            for (size_t at = 0, n; at < layout->n_elements; at += n) {
+                n = size_min(room, layout->n_elements - at);
+                store_get(store, CHECKPOINT_HOMES[section], block, at, n, values);
+                for (size_t i = 0, first, end; writes && checkpoint_stretch(layout, at, n, &i, &first, &end);) {
+                    hash = checkpoint_hash(hash, values + (first - at), (end - first) * sizeof(float));
+                    if (!file_write(fd, values + (first - at), (end - first) * sizeof(float))) {
+                        checkpoint_fail(fd, partial, path);
+                    }
+                }
             }
         }
         header->hashes[section] = hash;
     }
     memory_release(store->memory, TIER_HOST, mark);
-    if (!real) return;
+    if (real) ranks_barrier(store->ranks);
+    if (!writes) return;
     header->header_hash = checkpoint_header_hash(header);
     memcpy(padded, header, sizeof(*header));
     if (lseek(fd, 0, SEEK_SET) != 0 || !file_write(fd, padded, sizeof(padded))) checkpoint_fail(fd, partial, path);
@@ -230,28 +234,29 @@ static inline void checkpoint_load(Store *store, const char *path, bool with_mom
     int fd = real ? open(path, O_RDONLY) : -1;
     if (real && (fd < 0 || checkpoint_read_header(fd, &header))) die("can't read %s again: it has changed", path);
     size_t mark = memory_mark(store->memory, TIER_HOST);
-    float *buffer =
-        (float *)memory_push(store->memory, TIER_HOST, KIND_FILES, CHECKPOINT_BUFFER, "checkpoint on its way");
+    float *values;
+    void *rounded = NULL;
+    const size_t room = store_push_piece(store, &values, &rounded);
     store_zero(store);
     for (int section = 0; section < (with_moments ? CHECKPOINT_SECTIONS : 1); section++) {
         uint64_t hash = (uint64_t)section;
         for (size_t block = 0; block < store->n_blocks; block++) {
             const BlockLayout *layout = store_layout(store, block);
-            for (size_t i = 0; i < layout->n_tensors; i++) {
-                const Tensor *tensor = &layout->tensors[i];
-                float *to = checkpoint_section(store, section) + store_offset(store, block) + tensor->offset;
-                for (size_t at = 0, part; at < tensor->n_saved; at += part) {
-                    part = size_min(tensor->n_saved - at, CHECKPOINT_BUFFER / sizeof(float));
-                    if (real && !file_read(fd, buffer, part * sizeof(float))) die("short read in %s", path);
-                    if (real) hash = checkpoint_hash(hash, buffer, part * sizeof(float));
-                    device_upload(store->device, to + at, buffer, part * sizeof(float));
+            for (size_t at = 0, n; at < layout->n_elements; at += n) {
+                n = size_min(room, layout->n_elements - at);
+                if (real) memset(values, 0, n * sizeof(float));
+                for (size_t i = 0, first, end; real && checkpoint_stretch(layout, at, n, &i, &first, &end);) {
+                    size_t n_bytes = (end - first) * sizeof(float);
+                    if (!file_read(fd, values + (first - at), n_bytes)) die("short read in %s", path);
+                    hash = checkpoint_hash(hash, values + (first - at), n_bytes);
                 }
+                store_put(store, CHECKPOINT_HOMES[section], block, at, n, values, rounded);
             }
         }
         if (real && hash != header.hashes[section]) die("%s changed while it was read", path);
     }
     if (real) close(fd);
-    for (size_t block = 0; block < store->n_blocks; block++) store_round_master(store, block);
+    store_join(store);
     memory_release(store->memory, TIER_HOST, mark);
 }
 

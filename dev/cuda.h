@@ -1,8 +1,9 @@
 // cuda.h - one CUDA device: how it is opened, what a failed call says, its queues, and pinned host memory.
 //
-// Queues are streams. Kernels and products run on the compute queue; the fetch queue brings data in beside them. An
-// event orders one queue after another, or the host after a queue; nothing waits for the whole device within a step.
-// Nothing is allocated after the run has reserved its memory (memory.h).
+// Queues are streams. Kernels and products run on the compute queue; the fetch queue brings data in beside them, the
+// stash queue takes data out, the collective queue exchanges data with other ranks. An event orders one queue after
+// another, or the host after a queue; nothing waits for the whole device within a step. Nothing is allocated after the
+// run has reserved its memory (memory.h).
 //
 // Only nvcc sees this file's contents.
 #ifndef CUDA_H
@@ -15,19 +16,22 @@
 
 #include "error.h"
 #include "number.h"
+#include "queue.h"
 
-typedef enum { QUEUE_COMPUTE, QUEUE_FETCH, QUEUES } Queue;
+enum { CUDA_THREADS = 256, WARP = 32, CUDA_EVENTS = 64, CUDA_CALLS = 256 };
 
-// A buffer that two queues share: `filled` when the one has brought its contents, `drained` when the other is done.
+// A function that a queue calls on the host, and its argument.
 typedef struct {
-    cudaEvent_t filled, drained;
-} CudaSlot;
-
-enum { CUDA_SLOTS = 4, CUDA_THREADS = 256, WARP = 32 };
+    void (*run)(void *);
+    volatile int pending;
+    char argument[QUEUE_ARGUMENT];
+} CudaCall;
 
 typedef struct Cuda {
     cudaStream_t queues[QUEUES];
-    CudaSlot slots[CUDA_SLOTS];
+    cudaEvent_t events[CUDA_EVENTS];
+    CudaCall calls[CUDA_CALLS];  // a ring
+    size_t next_call;
     cublasLtHandle_t blas;
     unsigned long long *word;  // on the device, for a result
     int compute_capability;  // 10 major + minor
@@ -63,10 +67,11 @@ static inline dim3 cuda_grid(size_t x, size_t y) { return dim3((unsigned)x, (uns
 // kernel<<<grid, threads, shared bytes>>>(...) on the compute queue; a failure names the kernel.
 #define CUDA_RUN(device, kernel, blocks, threads, shared, ...) \
     CUDA_RUN_GRID(device, kernel, cuda_grid((size_t)(blocks), 1), threads, shared, __VA_ARGS__)
-#define CUDA_RUN_GRID(device, kernel, grid, threads, shared, ...)                                             \
+#define CUDA_RUN_GRID(device, kernel, grid, threads, shared, ...) \
+    CUDA_RUN_QUEUE(device, QUEUE_COMPUTE, kernel, grid, threads, shared, __VA_ARGS__)
+#define CUDA_RUN_QUEUE(device, queue, kernel, grid, threads, shared, ...)                                     \
     do {                                                                                                      \
-        kernel<<<(grid), (unsigned)(threads), (shared), (device)->cuda->queues[QUEUE_COMPUTE]>>>( \
-            __VA_ARGS__);                                                                                     \
+        kernel<<<(grid), (unsigned)(threads), (shared), (device)->cuda->queues[queue]>>>(__VA_ARGS__);        \
         cuda_check_status(cudaGetLastError(), "launching " #kernel, __FILE__, __LINE__);                      \
     } while (0)
 
@@ -88,13 +93,18 @@ static inline const char *cuda_absent(void) {
     return n > 0 ? NULL : "no GPU";
 }
 
-// Opens the device that is current.
-static inline Cuda *cuda_open(void) {
+// Opens the GPU of a rank, by its number among the ranks of this machine.
+static inline Cuda *cuda_open(int local_rank, int local_size) {
     Cuda *cuda = (Cuda *)calloc(1, sizeof(Cuda));
     cudaDeviceProp properties;
-    int device = 0, least = 0, greatest = 0;
+    int device = local_rank, n_devices = 0, least = 0, greatest = 0;
     if (!cuda) die("out of memory at the start");
-    CUDA_CHECK(cudaGetDevice(&device));
+    CUDA_CHECK(cudaGetDeviceCount(&n_devices));
+    if (local_size > n_devices) {
+        die("%d ranks on this machine, but %d GPU%s: start as many ranks as there are GPUs, or use --device cpu",
+            local_size, n_devices, n_devices == 1 ? "" : "s");
+    }
+    CUDA_CHECK(cudaSetDevice(device));
     CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
     cuda->compute_capability = 10 * properties.major + properties.minor;
     cuda->total = properties.totalGlobalMem;
@@ -108,9 +118,8 @@ static inline Cuda *cuda_open(void) {
         CUDA_CHECK(cudaStreamCreateWithPriority(&cuda->queues[q], cudaStreamNonBlocking,
                                                 q == QUEUE_COMPUTE ? least : greatest));
     }
-    for (int i = 0; i < CUDA_SLOTS; i++) {
-        CUDA_CHECK(cudaEventCreateWithFlags(&cuda->slots[i].filled, cudaEventDisableTiming));
-        CUDA_CHECK(cudaEventCreateWithFlags(&cuda->slots[i].drained, cudaEventDisableTiming));
+    for (int i = 0; i < CUDA_EVENTS; i++) {
+        CUDA_CHECK(cudaEventCreateWithFlags(&cuda->events[i], cudaEventDisableTiming));
     }
     BLAS_CHECK(cublasLtCreate(&cuda->blas));
     CUDA_CHECK(cudaMalloc((void **)&cuda->word, sizeof(*cuda->word)));
@@ -120,10 +129,7 @@ static inline Cuda *cuda_open(void) {
 static inline void cuda_close(Cuda *cuda) {
     BLAS_CHECK(cublasLtDestroy(cuda->blas));
     CUDA_CHECK(cudaFree(cuda->word));
-    for (int i = 0; i < CUDA_SLOTS; i++) {
-        CUDA_CHECK(cudaEventDestroy(cuda->slots[i].filled));
-        CUDA_CHECK(cudaEventDestroy(cuda->slots[i].drained));
-    }
+    for (int i = 0; i < CUDA_EVENTS; i++) CUDA_CHECK(cudaEventDestroy(cuda->events[i]));
     for (int q = 0; q < QUEUES; q++) CUDA_CHECK(cudaStreamDestroy(cuda->queues[q]));
     free(cuda);
 }
@@ -137,6 +143,26 @@ static inline size_t cuda_available(void) {
 
 // The host waits for everything on the compute queue.
 static inline void cuda_wait(const Cuda *cuda) { CUDA_CHECK(cudaStreamSynchronize(cuda->queues[QUEUE_COMPUTE])); }
+
+// Called on a thread of the driver, in the order of a queue.
+static inline void CUDART_CB cuda_call_run(void *argument) {
+    CudaCall *call = (CudaCall *)argument;
+    call->run(call->argument);
+    __atomic_store_n(&call->pending, 0, __ATOMIC_RELEASE);
+}
+
+// run(a copy of argument) on the host, in the order of the queue; it may not call CUDA.
+static inline void cuda_call(Cuda *cuda, Queue queue, void (*run)(void *), const void *argument, size_t n_bytes) {
+    CudaCall *call = &cuda->calls[cuda->next_call++ % CUDA_CALLS];
+    while (__atomic_load_n(&call->pending, __ATOMIC_ACQUIRE)) {  // a whole ring ago, and still not run: wait for all
+        for (int q = 0; q < QUEUES; q++) CUDA_CHECK(cudaStreamSynchronize(cuda->queues[q]));
+    }
+    if (n_bytes > QUEUE_ARGUMENT) die("a call on a queue has %zu bytes of argument. This is a bug", n_bytes);
+    call->run = run;
+    call->pending = 1;
+    memcpy(call->argument, argument, n_bytes);
+    CUDA_CHECK(cudaLaunchHostFunc(cuda->queues[queue], cuda_call_run, call));
+}
 
 // 2^x by one instruction, within 2 units in the last place; 0 below 2^-126. For softmax, where number_exp() would cost
 // more than the memory does; its results are compared with other devices' within a tolerance, not bit by bit.

@@ -5,7 +5,9 @@
 // pass of the very same training step gives the run's memory (memory.h) and its arithmetic.
 //
 // On CUDA an operation is only put on the compute queue; operations run in the order in which they were called, and
-// the host does not wait. Where it must, the function says so.
+// the host does not wait. Where it must, the function says so. Three more queues move data beside the arithmetic:
+// fetch (in), stash (out), collective (between ranks). On the CPU the calling thread is the compute queue, and the
+// others are threads (queue.h); on CUDA all are streams (cuda.h). Events order them, as CUDA's do.
 //
 // Invariant: nothing that depends on the values of tensors may change what a step does on a device; PLAN has none.
 #ifndef DEVICE_H
@@ -22,11 +24,20 @@
 #include "cuda.h"
 #include "error.h"
 #include "number.h"
+#include "queue.h"
 
 typedef enum { DEVICE_PLAN, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
 struct Matmul;  // primitives of the math library, kernels/matmul.h
 struct Cuda;    // cuda.h
+
+// A point in a queue that others, or the host, can wait for.
+typedef struct {
+    QueueEvent cpu;
+    size_t cuda;  // index in Cuda's events
+} DeviceEvent;
+
+enum { DEVICE_EVENTS = 64 };
 
 typedef struct Device {
     DeviceKind kind;
@@ -36,6 +47,9 @@ typedef struct Device {
     int compute_capability;  // of a GPU, 10 major + minor
     struct Matmul *matmul;   // shared by a device and the PLAN that stands in for it
     struct Cuda *cuda;       // NULL on the CPU, and for the plan of a GPU that is not there
+    Queues *queues;          // of the CPU
+    DeviceEvent events[DEVICE_EVENTS];
+    size_t n_events;  // given out
     double flops;           // counted by PLAN: floating-point operations (2 per multiply-add) since device_reset_counts
     double bytes;           // counted by PLAN: bytes read and written by operations, each tensor once
 } Device;
@@ -116,62 +130,84 @@ static inline void device_download(Device *device, void *to, const void *from, s
     }
 }
 
-// The host waits until everything that was called before has run.
+// The host waits until everything that was called before on the compute queue has run.
 static inline void device_wait(Device *device) {
     if (device->kind == DEVICE_CUDA) CUDA_ONLY(cuda_wait(device->cuda));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Slots: buffers that the fetch queue fills from pinned host memory while the compute queue works
-//
-//     device_slot_open      the host may write into the slot's host buffer (an earlier fetch from it has ended)
-//     device_slot_fetch     host buffer to device buffer, once the compute queue has drained it
-//     device_slot_filled    what is called from here on sees the contents
-//     device_slot_drained   what was called before was the last to read them
+// Queues and events
 
-static inline void device_slot_open(Device *device, int slot) {
-    (void)slot;
+// Gives out an event; device_events_reset() takes all of them back.
+static inline DeviceEvent *device_event(Device *device) {
+    if (device->n_events == DEVICE_EVENTS) die("more than %d events. This is a bug, please report it", DEVICE_EVENTS);
+    DeviceEvent *event = &device->events[device->n_events];
+    event->cuda = device->n_events++;
+    return event;
+}
+
+static inline void device_events_reset(Device *device) { device->n_events = 0; }
+
+// The event happens once everything that was called on the queue before has run.
+static inline void device_record(Device *device, Queue queue, DeviceEvent *event) {
     switch (device->kind) {
-    case DEVICE_PLAN: case DEVICE_CPU: return;
-    case DEVICE_CUDA: CUDA_ONLY({
-        CUDA_CHECK(cudaEventSynchronize(device->cuda->slots[slot].filled));
-        CUDA_CHECK(cudaStreamWaitEvent(device->cuda->queues[QUEUE_FETCH], device->cuda->slots[slot].drained, 0));
-    });
+    case DEVICE_PLAN: return;
+    case DEVICE_CPU: queue_record(device->queues, queue, &event->cpu); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(CUDA_CHECK(cudaEventRecord(device->cuda->events[event->cuda], device->cuda->queues[queue])));
         return;
     }
 }
 
-static inline void device_slot_fetch(Device *device, void *to, const void *from, size_t n_bytes) {
+// What is called on the queue from here on runs after the event as it was recorded last.
+static inline void device_await(Device *device, Queue queue, DeviceEvent *event) {
+    switch (device->kind) {
+    case DEVICE_PLAN: return;
+    case DEVICE_CPU: queue_await(device->queues, queue, &event->cpu); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(CUDA_CHECK(cudaStreamWaitEvent(device->cuda->queues[queue], device->cuda->events[event->cuda], 0)));
+        return;
+    }
+}
+
+// The host waits for the event as it was recorded last.
+static inline void device_wait_event(Device *device, DeviceEvent *event) {
+    switch (device->kind) {
+    case DEVICE_PLAN: return;
+    case DEVICE_CPU: queue_wait_event(device->queues, &event->cpu); return;
+    case DEVICE_CUDA: CUDA_ONLY(CUDA_CHECK(cudaEventSynchronize(device->cuda->events[event->cuda]))); return;
+    }
+}
+
+// Device or (pinned) host memory to device or host memory, on a queue.
+static inline void device_copy(Device *device, Queue queue, void *to, const void *from, size_t n_bytes) {
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 0, 2.0 * (double)n_bytes); return;
-    case DEVICE_CPU: memcpy(to, from, n_bytes); return;
+    case DEVICE_CPU: queue_copy(device->queues, queue, to, from, n_bytes); return;
     case DEVICE_CUDA:
-        CUDA_ONLY(CUDA_CHECK(
-            cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, device->cuda->queues[QUEUE_FETCH])));
+        CUDA_ONLY(CUDA_CHECK(cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, device->cuda->queues[queue])));
         return;
     }
 }
 
-static inline void device_slot_filled(Device *device, int slot) {
-    (void)slot;
+// run(a copy of argument) on the host in the order of the queue; at most QUEUE_ARGUMENT bytes. It may not use the device.
+static inline void device_call(Device *device, Queue queue, void (*run)(void *), const void *argument,
+                               size_t n_bytes) {
     switch (device->kind) {
-    case DEVICE_PLAN: case DEVICE_CPU: return;
-    case DEVICE_CUDA: CUDA_ONLY({
-        CUDA_CHECK(cudaEventRecord(device->cuda->slots[slot].filled, device->cuda->queues[QUEUE_FETCH]));
-        CUDA_CHECK(cudaStreamWaitEvent(device->cuda->queues[QUEUE_COMPUTE], device->cuda->slots[slot].filled, 0));
-    });
-        return;
+    case DEVICE_PLAN: return;
+    case DEVICE_CPU: queue_call(device->queues, queue, run, argument, n_bytes); return;
+    case DEVICE_CUDA: CUDA_ONLY(cuda_call(device->cuda, queue, run, argument, n_bytes)); return;
     }
 }
 
-static inline void device_slot_drained(Device *device, int slot) {
-    (void)slot;
-    switch (device->kind) {
-    case DEVICE_PLAN: case DEVICE_CPU: return;
-    case DEVICE_CUDA:
-        CUDA_ONLY(CUDA_CHECK(
-            cudaEventRecord(device->cuda->slots[slot].drained, device->cuda->queues[QUEUE_COMPUTE])));
-        return;
+// Everything called before on any queue runs before anything that is called from here on. The host does not wait, but
+// on the CPU, where it is the compute queue. joins: QUEUES events.
+static inline void device_join(Device *device, DeviceEvent *const *joins) {
+    for (int q = 0; q < QUEUES; q++) device_record(device, (Queue)q, joins[q]);
+    for (int q = 0; q < QUEUES; q++) {
+        for (int other = 0; other < QUEUES; other++) {
+            if (other != q) device_await(device, (Queue)q, joins[other]);
+        }
     }
 }
 

@@ -30,8 +30,9 @@ static inline void device_open_profile(Device *device, const char *name, double 
     flags_fail("--device plan:%s: the names are cpu, h200, h100, a100, rtx4090, rtx3090", name);
 }
 
-// `name`: the value of --device. *memory: bytes of --device-memory, or 0.
-static inline void device_open(Device *device, const char *name, double *memory) {
+// `name`: the value of --device. *memory: bytes of --device-memory, or 0. Of the ranks on this machine each opens the
+// GPU of its number.
+static inline void device_open(Device *device, const char *name, double *memory, int local_rank, int local_size) {
     bool automatic = strcmp(name, "auto") == 0 || strcmp(name, "plan") == 0, cuda = strcmp(name, "cuda") == 0;
     memset(device, 0, sizeof(*device));
     device->real = DEVICE_CPU;
@@ -46,19 +47,27 @@ static inline void device_open(Device *device, const char *name, double *memory)
     if (automatic && absent) printf("note       no GPU is used: %s\n", absent);
     if (!absent) {
         device->real = DEVICE_CUDA;
-        device->cuda = cuda_open();
+        device->cuda = cuda_open(local_rank, local_size);
         device->name = device->cuda->name;
         device->compute_capability = device->cuda->compute_capability;
     }
 #else
     if (cuda) die("this program was built without CUDA: make train CUDA=1, or use --device cpu");
 #endif
+    (void)local_rank;
+#ifdef _OPENMP
+    if (local_size > 1 && !getenv("OMP_NUM_THREADS")) omp_set_num_threads((int)size_max(1, (size_t)device->threads /
+                                                                                               (size_t)local_size));
+    device->threads = device_threads_available();
+#endif
+    if (device->real == DEVICE_CPU) device->queues = queues_open(QUEUE_THREADS, 0);
     device->kind = device->real;
     device->matmul = matmul_open(device->real == DEVICE_CPU);
 }
 
 static inline void device_close(Device *device) {
     matmul_close(device->matmul);
+    if (device->queues) queues_close(device->queues);
     if (device->cuda) CUDA_ONLY(cuda_close(device->cuda));
 }
 
@@ -118,7 +127,7 @@ static inline double device_matmul_rate(Device *device, Memory *memory, Number t
         *ledger = memory->ledger;
         device->kind = device->real;
         matmul_create(device);
-        memory_reserve(memory, device, ledger);
+        memory_reserve(memory, device, ledger, ".", 0);
         for (int trial = 0; trial < TRIALS && seconds < enough; trial++) {
             best = fmax(best, device_product_rate(device, memory, type, size));
             seconds = 2.0 * pow((double)size, 3) / best;

@@ -1,14 +1,26 @@
 // error.h - one way to stop: say on stderr what is wrong and what to do about it, exit with 1.
 //
+// With several ranks, one that stops takes the others with it. Rank 0 speaks at once and the others a second later, so
+// that a fault which all of them meet is told once.
+//
 // Invariant: nothing in the program calls exit(1) or perror() by itself; a wrong command line exits with 2 (flags.h).
 #ifndef ERROR_H
 #define ERROR_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#ifdef USE_MPI
+#include <mpi.h>
+#endif
 
 #if defined(__GNUC__)
 #define PRINTF_LIKE(format_index, first_argument) __attribute__((format(printf, format_index, first_argument)))
@@ -16,17 +28,53 @@
 #define PRINTF_LIKE(format_index, first_argument)
 #endif
 
+// What the launcher says: this process's number among its ranks, or (rank false) how many there are; 0 and 1 without a
+// launcher. In a step of SLURM's srun only, since a batch script's shell has numbers, too.
+static inline int error_launched(bool rank) {
+    static const char *const names[][2] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                           {"PMI_SIZE", "PMI_RANK"},
+                                           {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *value = getenv(names[i][0]) ? getenv(names[i][rank ? 1 : 0]) : NULL;
+        if (value) return atoi(value);
+    }
+    return rank ? 0 : 1;
+}
+
+// "train_gpt: " or "train_gpt: rank 2: ", when it is this rank's turn to speak.
+static inline void error_begin(void) {
+    int rank = error_launched(true);
+    fflush(stdout);
+    if (rank > 0) sleep(1);
+    fputs("train_gpt: ", stderr);
+    if (rank > 0) fprintf(stderr, "rank %d: ", rank);
+}
+
+// Ends all ranks. From a thread beside the main one, without the library's clean-up, which would race with it.
+static inline void error_end(int status) {
+#ifdef USE_MPI
+    int begun = 0, ended = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&ended);
+    if (begun && !ended) MPI_Abort(MPI_COMM_WORLD, status);
+#endif
+    if (gettid() != getpid()) {
+        fflush(NULL);
+        _exit(status);
+    }
+    exit(status);
+}
+
 // Prints "train_gpt: MESSAGE" to stderr and exits with status 1. The message names the thing, then the way out.
 PRINTF_LIKE(1, 2)
 static inline void die(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    fflush(stdout);
-    fputs("train_gpt: ", stderr);
+    error_begin();
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
     va_end(arguments);
-    exit(1);
+    error_end(1);
 }
 
 // What errno means, for messages.

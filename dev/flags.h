@@ -10,11 +10,11 @@
 
 typedef struct {
     const char *model, *train, *validation, *output, *schedule, *precision, *attention, *device, *prompt, *tokenizer;
-    const char *tune;
+    const char *tune, *offload, *update, *swap_directory;
     int64_t save_every, resume, B, T, tokens_per_step, steps, warmup, validate_every, validation_batches;
     int64_t sample_every, sample_length, hellaswag, overfit, recompute, recompute_layers, head_chunks, zero;
-    int64_t seed, vocabulary, max_length;
-    double lr, final_fraction, decay, clip, temperature, headroom, device_memory;
+    int64_t seed, vocabulary, max_length, ranks;
+    double lr, final_fraction, decay, clip, temperature, headroom, device_memory, host_memory;
     bool plan, help;
     bool model_given, validation_given;
 } Options;
@@ -82,7 +82,14 @@ static const Flag FLAGS[] = {
      "fused keeps no T x T matrix, plain does"},
     {0, "head-chunks", FLAG_INTEGER, FLAG_FIELD(head_chunks), "1", 1, 1 << 20, NULL,
      "compute the logits in N parts, one after the other"},
-    {'z', "zero", FLAG_INTEGER, FLAG_FIELD(zero), "0", 0, 3, NULL, "ZeRO stage (one rank: saves nothing)"},
+    {'z', "zero", FLAG_INTEGER, FLAG_FIELD(zero), "0", 0, 3, NULL,
+     "ZeRO: share among ranks 0 nothing, 1 optimizer states, 2 and gradients, 3 and weights"},
+    {0, "offload", FLAG_TEXT, FLAG_FIELD(offload), NULL, 0, 0, NULL,
+     "KIND=host|disk[,...]: where optimizer, gradients, weights, activations (of -r 3) live"},
+    {0, "update", FLAG_CHOICE, FLAG_FIELD(update), "auto", 0, 0, "auto|host|device",
+     "where AdamW runs; auto: on the host if the states are there or on the disk"},
+    {0, "swap-dir", FLAG_TEXT, FLAG_FIELD(swap_directory), NULL, 0, 0, NULL,
+     "directory of the swap file of --offload KIND=disk (default: -o, else the current directory)"},
     {0, "clip", FLAG_REAL, FLAG_FIELD(clip), "1", 0, 1e30, NULL, "largest norm of the gradients (0: any)"},
     {0, "seed", FLAG_INTEGER, FLAG_FIELD(seed), "1337", 0, FLAG_MAX, NULL, "of weights, order of data and samples"},
     {0, "vocab", FLAG_INTEGER, FLAG_FIELD(vocabulary), "0", 0, 1 << 24, NULL,
@@ -100,8 +107,12 @@ static const Flag FLAGS[] = {
      "cuda: time the library's algorithms for each product and keep the choice in this file"},
     {0, "device-memory", FLAG_SIZE, FLAG_FIELD(device_memory), "0", 0, 1e18, NULL,
      "memory of the device, e.g. 2GiB (0: what is available)"},
+    {0, "host-memory", FLAG_SIZE, FLAG_FIELD(host_memory), "0", 0, 1e18, NULL,
+     "memory of the host that this rank may use (0: its part of what is available)"},
+    {0, "ranks", FLAG_INTEGER, FLAG_FIELD(ranks), "0", 0, 1 << 16, NULL,
+     "with --plan: plan for so many ranks (0: those that were started)"},
     {0, "headroom", FLAG_REAL, FLAG_FIELD(headroom), "10", 0, 99, NULL,
-     "per cent of the device's memory to leave free"},
+     "per cent of the memory to leave free"},
     {0, "help", FLAG_SWITCH, FLAG_FIELD(help), NULL, 0, 0, NULL, "prints this and exits"},
 };
 
@@ -114,12 +125,11 @@ PRINTF_LIKE(1, 2)
 static inline void flags_fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    fflush(stdout);
-    fputs("train_gpt: ", stderr);
+    error_begin();
     vfprintf(stderr, format, arguments);
     fputs("\n" FLAGS_USAGE "\n", stderr);
     va_end(arguments);
-    exit(2);
+    error_end(2);
 }
 
 static inline void flags_help(FILE *file) {

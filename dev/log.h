@@ -11,7 +11,7 @@
 
 #define LOG_STEPS_HEADER                                                                                      \
     "step,tokens,train_loss,val_loss,norm,lr,ms,tokens_per_second,mfu,peak_device_bytes,peak_host_bytes,skipped," \
-    "loss_scale,good_steps\n"
+    "loss_scale,good_steps,sent_bytes,disk_read_bytes,disk_written_bytes\n"
 #define LOG_MEMORY_HEADER "rank,phase,tier,kind,planned_bytes,measured_bytes\n"
 
 typedef struct {
@@ -23,6 +23,7 @@ typedef struct {
     bool skipped;
     double loss_scale;
     int64_t good_steps;
+    size_t sent_bytes, disk_read_bytes, disk_written_bytes;  // of this rank
 } StepRow;
 
 typedef struct {
@@ -61,10 +62,10 @@ static inline void log_copy_rows(FILE *old, FILE *to, int64_t last_step) {
 }
 
 // Makes the directory and starts steps.csv; a resumed run (last_step >= 0) keeps the rows up to its checkpoint.
-static inline void log_open(Log *log, const char *directory, int64_t last_step) {
+static inline void log_open(Log *log, const char *directory, int64_t last_step, bool terminal) {
     log->directory = directory;
     log->steps_fd = -1;
-    log->terminal = isatty(STDOUT_FILENO) == 1;
+    log->terminal = terminal;
     if (!directory) return;
     char path[PATH_MAX], partial[PATH_MAX];
     log_path(path, sizeof(path), directory, "steps.csv");
@@ -90,33 +91,45 @@ static inline void log_step(Log *log, const StepRow *r) {
     if (log->steps_fd < 0) return;
     char line[512], val[32] = "";
     if (r->validated) snprintf(val, sizeof(val), "%.9g", r->val_loss);
-    int n = snprintf(line, sizeof(line), "%lld,%lld,%.9g,%s,%.9g,%.9g,%.3f,%.1f,%.4f,%zu,%zu,%d,%.9g,%lld\n",
+    int n = snprintf(line, sizeof(line), "%lld,%lld,%.9g,%s,%.9g,%.9g,%.3f,%.1f,%.4f,%zu,%zu,%d,%.9g,%lld,%zu,%zu,%zu\n",
                      (long long)r->step, (long long)r->tokens, r->train_loss, val, r->norm, r->lr, r->ms,
                      r->tokens_per_second, r->mfu, r->peak_device_bytes, r->peak_host_bytes, r->skipped ? 1 : 0,
-                     r->loss_scale, (long long)r->good_steps);
+                     r->loss_scale, (long long)r->good_steps, r->sent_bytes, r->disk_read_bytes,
+                     r->disk_written_bytes);
     if (!file_write(log->steps_fd, line, (size_t)n)) {
         die("can't write %s/steps.csv: %s. Free some space, then go on with -y 1", log->directory, error_text());
     }
 }
 
-// memory.csv: planned, and what was measured of the phases that have occurred (measured NULL: a plan only).
-static inline void log_memory_csv(const char *directory, const Ledger *plan, const Ledger *measured) {
-    char path[PATH_MAX], partial[PATH_MAX];
-    log_path(path, sizeof(path), directory, "memory.csv");
-    log_path(partial, sizeof(partial), directory, "memory.csv.partial");
-    FILE *file = fopen(partial, "w");
-    if (!file) die("can't write %s: %s", partial, error_text());
-    fputs(LOG_MEMORY_HEADER, file);
+static inline void log_memory_rank(FILE *file, int rank, const Ledger *plan, const Ledger *measured) {
     for (int p = 0; p < PHASES; p++) {
         for (int t = 0; t < TIERS && plan->phases[p].occurred; t++) {
             for (int k = 0; k < KINDS; k++) {
-                fprintf(file, "0,%s,%s,%s,%zu,", PHASE_NAMES[p], TIER_NAMES[t], KIND_NAMES[k],
+                fprintf(file, "%d,%s,%s,%s,%zu,", rank, PHASE_NAMES[p], TIER_NAMES[t], KIND_NAMES[k],
                         plan->phases[p].kinds[t][k]);
                 if (measured && measured->phases[p].occurred) fprintf(file, "%zu", measured->phases[p].kinds[t][k]);
                 fputc('\n', file);
             }
         }
     }
+}
+
+// memory.csv, written by rank 0: planned, which is the same on every rank, and what was measured on each of the phases
+// that have occurred (measured NULL: a plan only).
+static inline void log_memory_csv(const char *directory, Ranks *ranks, const Ledger *plan, const Ledger *measured) {
+    char path[PATH_MAX], partial[PATH_MAX];
+    log_path(path, sizeof(path), directory, "memory.csv");
+    log_path(partial, sizeof(partial), directory, "memory.csv.partial");
+    Ledger of_rank;
+    FILE *file = ranks->rank == 0 ? fopen(partial, "w") : NULL;
+    if (ranks->rank == 0 && !file) die("can't write %s: %s", partial, error_text());
+    if (file) fputs(LOG_MEMORY_HEADER, file);
+    for (int r = 0; r < ranks->size; r++) {
+        if (measured && r == ranks->rank) of_rank = *measured;
+        if (measured) ranks_to_root(ranks, r, &of_rank, sizeof(of_rank));
+        if (file) log_memory_rank(file, r, plan, measured ? &of_rank : NULL);
+    }
+    if (!file) return;
     if (fclose(file) != 0 || rename(partial, path) != 0) die("can't write %s: %s", path, error_text());
 }
 

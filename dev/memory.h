@@ -16,13 +16,15 @@
 //
 // Only the compute queue touches the stack. After memory_reserve() nothing here allocates. On CUDA the device's slab is
 // one allocation on the GPU, and the host's is pinned; the emulator of the tests (EMULATED) is told of every take and
-// then watches over each buffer itself, so there it stands in for the witness.
+// then watches over each buffer itself, so there it stands in for the witness. The disk's slab is a swap file (disk.h):
+// addresses of that tier are places in the file. On the CPU device, "device" and "host" are two slabs of the same RAM.
 #ifndef MEMORY_H
 #define MEMORY_H
 
 #include <sys/mman.h>
 
 #include "device.h"
+#include "disk.h"
 #ifdef EMULATED
 #include "emulator.h"
 #endif
@@ -39,6 +41,7 @@ typedef enum {
     KIND_LOGITS,
     KIND_SCRATCH,               // within one layer or one operation
     KIND_WORKSPACE,             // of products of matrices: a library's scratchpad, or our packing buffers
+    KIND_COLLECTIVE,            // pieces of gradients from other ranks
     KIND_DATA,                  // tokens, targets, losses
     KIND_FILES,                 // buffers of checkpoints on their way to and from the disk
     KINDS
@@ -59,11 +62,11 @@ typedef enum {
 static const char *const TIER_NAMES[TIERS] = {"device", "host", "disk"};
 static const char *const KIND_NAMES[KINDS] = {"weights",  "master weights", "gradients", "moments",
                                               "activations", "activation gradients", "logits", "scratch",
-                                              "workspace", "data",          "files"};
+                                              "workspace", "collectives",    "data",      "files"};
 static const char *const PHASE_NAMES[PHASES] = {"setup",  "forward",    "head",   "backward",
                                                 "update", "validation", "sample", "save"};
 
-enum { MEMORY_ALIGN = 64, MEMORY_DEPTH = 1 << 15 };
+enum { MEMORY_ALIGN = 64, MEMORY_PAGE = DISK_SECTOR, MEMORY_DEPTH = 1 << 15, MEMORY_BOUNCE = 4 << 20 };
 #define MEMORY_POISON 0x7ff5a3c97fa5c5e3ull  // NaN as fp64, fp32 and bf16, and unlikely as anything else
 
 // What one phase takes. `kinds` is the state at the moment when the tier peaks, so its rows add up to the peak.
@@ -101,6 +104,8 @@ typedef struct {
     bool in_phase;
     uint64_t trace;
     size_t step_peak[TIERS];  // since memory_step()
+    Disk disk;                // behind TIER_DISK
+    char *bounce[QUEUES];     // on the host, for bytes between a GPU and the disk
     Slab slabs[TIERS];
 } Memory;
 
@@ -166,22 +171,30 @@ static inline void memory_region(const Memory *memory, Tier tier, void *pointer,
 #endif
 }
 
-// Memory for the whole run. `owner` is a literal, for messages. Sizes are rounded up to MEMORY_ALIGN bytes.
-static inline void *memory_keep(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
+// Memory for the whole run. `owner` is a literal, for messages. Sizes are rounded up to `align` bytes, MEMORY_ALIGN or
+// MEMORY_PAGE, and the place to a multiple of it from the slab's beginning.
+static inline void *memory_keep_aligned(Memory *memory, Tier tier, Kind kind, size_t n_bytes, size_t align,
+                                        const char *owner) {
     Slab *slab = &memory->slabs[tier];
-    n_bytes = round_up(n_bytes, MEMORY_ALIGN);
-    memory_check_room(memory, tier, n_bytes, owner);
-    void *pointer = slab->base + slab->kept;
-    slab->kept += n_bytes;
-    memory_note_take(memory, tier, kind, n_bytes);
+    size_t padding = round_up(slab->kept, align) - slab->kept;
+    n_bytes = round_up(n_bytes, align);
+    memory_check_room(memory, tier, padding + n_bytes, owner);
+    void *pointer = slab->base + slab->kept + padding;
+    slab->kept += padding + n_bytes;
+    memory_note_take(memory, tier, kind, padding + n_bytes);
     memory_region(memory, tier, pointer, n_bytes, owner);
     return pointer;
 }
 
+static inline void *memory_keep(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
+    return memory_keep_aligned(memory, tier, kind, n_bytes, MEMORY_ALIGN, owner);
+}
+
 // Memory on top of the stack, until memory_release() to a mark taken before.
-static inline void *memory_push(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
+static inline void *memory_push_aligned(Memory *memory, Tier tier, Kind kind, size_t n_bytes, size_t align,
+                                        const char *owner) {
     Slab *slab = &memory->slabs[tier];
-    n_bytes = round_up(n_bytes, MEMORY_ALIGN);
+    n_bytes = round_up(slab->stacked + n_bytes, align) - slab->stacked;
     memory_check_room(memory, tier, n_bytes, owner);
     if (slab->depth == MEMORY_DEPTH) die("more than %d buffers on the stack; use fewer layers", MEMORY_DEPTH);
     slab->entries[slab->depth].n_bytes = n_bytes;
@@ -193,6 +206,10 @@ static inline void *memory_push(Memory *memory, Tier tier, Kind kind, size_t n_b
     void *pointer = slab->base + slab->capacity - slab->stacked;
     memory_region(memory, tier, pointer, n_bytes, owner);
     return pointer;
+}
+
+static inline void *memory_push(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
+    return memory_push_aligned(memory, tier, kind, n_bytes, MEMORY_ALIGN, owner);
 }
 
 static inline size_t memory_mark(const Memory *memory, Tier tier) { return memory->slabs[tier].depth; }
@@ -297,16 +314,23 @@ static inline void *memory_reserve_slab(const Memory *memory, Tier tier, size_t 
     return base;
 }
 
-// Reserves exactly what `plan` needs, and touches all of it (poison), so that nothing can be missing later.
-static inline void memory_reserve(Memory *memory, Device *device, const Ledger *plan) {
+// Reserves exactly what `plan` needs, to whole pages, and touches all of it (poison), so that nothing can be missing
+// later. swap_directory: for the disk's tier, if the plan has one; rank: names its file.
+static inline void memory_reserve(Memory *memory, Device *device, const Ledger *plan, const char *swap_directory,
+                                  int rank) {
     memset(memory, 0, offsetof(Memory, slabs));
     memory->device = device;
     memory->plan = plan;
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         memset(slab, 0, offsetof(Slab, entries));
-        slab->capacity = ledger_peak(plan, (Tier)t);
+        slab->capacity = round_up(ledger_peak(plan, (Tier)t), MEMORY_PAGE);
         if (slab->capacity == 0) continue;
+        if (t == TIER_DISK) {
+            slab->base = (char *)(uintptr_t)MEMORY_PAGE;  // place 0 in the file; never touched
+            disk_open(&memory->disk, swap_directory, slab->capacity, rank);
+            continue;
+        }
         slab->base = (char *)memory_reserve_slab(memory, (Tier)t, slab->capacity);
         memory_poison(memory, (Tier)t, slab->base, slab->capacity);
         if (t == TIER_HOST && device->real == DEVICE_CUDA) {  // touched by all threads, then pinned once
@@ -319,6 +343,10 @@ static inline void memory_unreserve(Memory *memory) {
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         if (slab->capacity == 0) continue;
+        if (t == TIER_DISK) {
+            disk_close(&memory->disk);
+            continue;
+        }
         if (memory_on_gpu(memory, (Tier)t)) {
             CUDA_ONLY(CUDA_CHECK(cudaFree(slab->base)));
             continue;
@@ -327,6 +355,71 @@ static inline void memory_unreserve(Memory *memory) {
             CUDA_ONLY(CUDA_CHECK(cudaHostUnregister(slab->base)));
         }
         munmap(slab->base, slab->capacity);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Bytes on their way from tier to tier
+
+typedef struct {
+    Disk *disk;
+    char *memory;
+    size_t offset, n_bytes;
+} DiskCall;
+
+static inline void memory_call_read(void *argument) {
+    const DiskCall *c = (const DiskCall *)argument;
+    disk_read(c->disk, c->memory, c->offset, c->n_bytes);
+}
+
+static inline void memory_call_write(void *argument) {
+    const DiskCall *c = (const DiskCall *)argument;
+    disk_write(c->disk, c->memory, c->offset, c->n_bytes);
+}
+
+static inline void memory_disk(Memory *memory, Queue queue, char *to, const void *place, size_t n_bytes, bool write) {
+    DiskCall call;
+    memset(&call, 0, sizeof(call));
+    call.disk = &memory->disk;
+    call.memory = to;
+    call.offset = (size_t)((const char *)place - memory->slabs[TIER_DISK].base);
+    call.n_bytes = n_bytes;
+    if (memory->device->kind == DEVICE_PLAN) {
+        if (write) memory->disk.n_written += n_bytes;
+        else memory->disk.n_read += n_bytes;
+        return;
+    }
+    device_call(memory->device, queue, write ? memory_call_write : memory_call_read, &call, sizeof(call));
+}
+
+// The buffers for transfers between a GPU and the disk; kept.
+static inline void memory_open_bounce(Memory *memory) {
+    for (int q = QUEUE_FETCH; q < QUEUES && memory->device->real == DEVICE_CUDA; q++) {
+        memory->bounce[q] = (char *)memory_keep_aligned(memory, TIER_HOST, KIND_FILES, MEMORY_BOUNCE, MEMORY_PAGE,
+                                                        "between the disk and the device");
+    }
+}
+
+// n_bytes from one place to another, on a queue. Places on the disk, and those that are exchanged with it, are
+// multiples of MEMORY_PAGE.
+static inline void memory_transfer(Memory *memory, Queue queue, Tier to_tier, void *to, Tier from_tier,
+                                   const void *from, size_t n_bytes) {
+    bool write = to_tier == TIER_DISK;
+    if (!write && from_tier != TIER_DISK) {
+        device_copy(memory->device, queue, to, from, n_bytes);
+        return;
+    }
+    char *other = (char *)(uintptr_t)(write ? from : to);
+    const char *place = (const char *)(write ? to : from);
+    if (!memory_on_gpu(memory, write ? from_tier : to_tier)) {
+        memory_disk(memory, queue, other, place, n_bytes, write);
+        return;
+    }
+    for (size_t at = 0, n; at < n_bytes; at += n) {
+        n = size_min(MEMORY_BOUNCE, n_bytes - at);
+        if (write) device_copy(memory->device, queue, memory->bounce[queue], other + at, n);
+        memory_disk(memory, queue, memory->bounce[queue], place + at, n, write);
+        if (!write) device_copy(memory->device, queue, other + at, memory->bounce[queue], n);
     }
 }
 
@@ -341,7 +434,7 @@ static inline void memory_begin(Memory *memory, Phase phase) {
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         memory_note_peak(memory, (Tier)t);
-        if (memory->plan && first) {
+        if (memory->plan && first && t != TIER_DISK) {
             memory_poison(memory, (Tier)t, slab->base + slab->kept, slab->capacity - slab_used(slab));
         }
     }
@@ -373,7 +466,7 @@ static inline void memory_end(Memory *memory) {
                 die("%s memory, phase %s: planned %zu bytes, took %zu. This is a bug, please report it with the "
                     "command line", TIER_NAMES[t], PHASE_NAMES[memory->phase], plan->peak[t], phase->peak[t]);
             }
-            if (!phase->occurred) memory_check_witness(memory, (Tier)t);
+            if (!phase->occurred && t != TIER_DISK) memory_check_witness(memory, (Tier)t);
         }
         if (memory->trace != plan->trace) {
             die("phase %s took other buffers than planned. This is a bug, please report it with the command line",

@@ -1,265 +1,447 @@
-// store.h - where each block of the model lives: weights, gradients, master weights and moments.
+// store.h - where each block of the model lives, and how it comes and goes: ZeRO and offload are the same thing here.
 //
-// The model is a list of blocks: 0 the embeddings, 1 ... L the layers, L+1 the final LayerNorm. A block is one
-// contiguous run of elements, its tensors without gaps, matrices and embeddings first (they decay, the rest doesn't),
-// padded with zeros to whole chunks of the norm:
+// Each of a block's weights (compute type), gradients, master weights, m and v (fp32) has a home: a tier (device, host
+// or disk), and whole blocks on every rank or this rank's shard of each (layout.h):
 //
-//     block i    | qkvw attprojw fcw fcprojw | ln1w ln1b qkvb attprojb ln2w ln2b fcb fcprojb | 0 0 0 |
-//                `-------- n_decay ---------'                                          n_exact ^     ^ n_elements
+//     -z 1   m, v, master sharded        -z 2   and gradients          -z 3   and weights
+//     --offload optimizer=, gradients=, weights= host or disk: their tier
 //
-// The training step asks for a block before it uses it; where the block comes from is the store's affair. Here every
-// home is resident on the device.
+// The step sees whole blocks on the device. Where a home is just that, it is used in place; otherwise a block is in a
+// slot while it is needed. Block 0 (embeddings) has a slot of its own, as it is used first and last; the layers take
+// turns in two, so that block i+1 is on its way while block i is computed:
+//
+//     weights      home --fetch--> slot (at the rank's place) --gather--> the whole block, used, forgotten
+//     gradients    [home --fetch-->] slot, added to --reduce-scatter--> home (this rank's shard), or --stash--> home
+//
+// Every gradient of a micro-batch is summed completely, then added once to its home. Stages 0 and 1 add up a rank's
+// micro-batches first and then over the ranks, at the last one; stages 2 and 3 add over the ranks in every micro-batch.
+// Transfers are of whole blocks, on their own queues; a slot's events say when it is filled and when drained.
 #ifndef STORE_H
 #define STORE_H
 
+#include "collective.h"
 #include "kernels/adamw.h"
-#include "kernels/norm.h"
+#include "layout.h"
 #include "memory.h"
 
+// What the flags ask for.
 typedef struct {
-    size_t L, NH, C;  // layers, heads, channels
-    size_t V, Vp;     // vocabulary, and padded to a multiple of 128
-    size_t maxT;      // rows of wpe
-} ModelShape;
+    int stage;  // of ZeRO; 0 for one rank
+    Tier optimizer, gradients, weights, activations;
+    bool update_on_host;
+} Placement;
 
-enum { TENSOR_WTE, TENSOR_WPE, EMBEDDING_TENSORS };
-enum {
-    TENSOR_QKVW,
-    TENSOR_ATTPROJW,
-    TENSOR_FCW,
-    TENSOR_FCPROJW,
-    TENSOR_LN1W,
-    TENSOR_LN1B,
-    TENSOR_QKVB,
-    TENSOR_ATTPROJB,
-    TENSOR_LN2W,
-    TENSOR_LN2B,
-    TENSOR_FCB,
-    TENSOR_FCPROJB,
-    LAYER_TENSORS
-};
-enum { TENSOR_LNFW, TENSOR_LNFB, FINAL_TENSORS };
+enum { HOME_WEIGHTS, HOME_GRADIENTS, HOME_MASTER, HOME_M, HOME_V, HOMES };
 
 typedef struct {
-    const char *name;
-    size_t offset, n_elements;  // within the block
-    size_t n_saved;             // without the padded vocabulary: what a checkpoint holds
-    bool decay, ones, zeros;    // weight decay; initialised with 1, with 0, otherwise normally distributed
-    bool residual;              // a projection onto the residual stream, initialised smaller
-} Tensor;
+    Tier tier;
+    bool sharded;  // this rank's shard of every block instead of whole blocks
+    size_t size;   // bytes of an element
+    char *base;    // block after block
+} Home;
 
-enum { BLOCK_TENSORS = LAYER_TENSORS };
-
+// Room for one whole block on the device.
 typedef struct {
-    size_t n_tensors;
-    Tensor tensors[BLOCK_TENSORS];
-    size_t n_exact, n_decay, n_elements;
-} BlockLayout;
+    char *data;
+    size_t block;
+    bool valid;                    // it holds `block`, or will once it is filled
+    DeviceEvent *filled, *drained;
+} Slot;
+
+enum { SLOTS = 3, NO_BLOCK = -1 };
+enum { STORE_PIECE = 1 << 20 };  // elements on their way to another memory or rank
 
 typedef struct {
     Device *device;
     Memory *memory;
+    Ranks *ranks;
     ModelShape shape;
     Number type;
+    Placement place;
     size_t n_blocks;
-    BlockLayout embedding, layer, final_norm;
+    BlockLayout embedding, layer;
     size_t n_elements;  // of all blocks, padded
-    char *weights;      // homes, block after block
-    float *gradients, *master, *m, *v;
+    Home homes[HOMES];  // for fp32 the master weights are the weights
+    Slot weights[SLOTS], gradients[SLOTS];
+    double *chunk_sums;               // of the norm, for this rank's shard of every block
+    size_t piece_elements;            // of an exchange
+    float *received, *staged;         // pieces from the other ranks; of a shard whose home is elsewhere
+    bool first, last;                 // of the step's micro-batches
+    DeviceEvent *ready, *fetched, *gathered, *stashed, *joins[QUEUES], *update_events[4];
 } Store;
 
-// ---------------------------------------------------------------------------------------------------------------
-// Layout
-
-static inline void layout_add(BlockLayout *layout, const char *name, size_t n, size_t n_saved, const char *how) {
-    Tensor *tensor = &layout->tensors[layout->n_tensors++];
-    memset(tensor, 0, sizeof(*tensor));
-    tensor->name = name;
-    tensor->offset = layout->n_exact;
-    tensor->n_elements = n;
-    tensor->n_saved = n_saved;
-    tensor->decay = how[0] == 'm' || how[0] == 'r';
-    tensor->residual = how[0] == 'r';
-    tensor->ones = how[0] == '1';
-    tensor->zeros = how[0] == '0';
-    layout->n_exact += n;
-    if (tensor->decay) layout->n_decay = layout->n_exact;
-    layout->n_elements = round_up(layout->n_exact, NORM_CHUNK);
-}
-
-// How a tensor starts: "m" matrix, normal(0, 0.02); "r" the same over sqrt(2 L); "1" ones; "0" zeros. m and r decay.
-static inline void layout_blocks(const ModelShape *s, BlockLayout *embedding, BlockLayout *layer, BlockLayout *last) {
-    size_t C = s->C;
-    memset(embedding, 0, sizeof(*embedding));
-    memset(layer, 0, sizeof(*layer));
-    memset(last, 0, sizeof(*last));
-    layout_add(embedding, "wte", s->Vp * C, s->V * C, "m");
-    layout_add(embedding, "wpe", s->maxT * C, s->maxT * C, "m");
-    layout_add(layer, "qkvw", 3 * C * C, 3 * C * C, "m");
-    layout_add(layer, "attprojw", C * C, C * C, "r");
-    layout_add(layer, "fcw", 4 * C * C, 4 * C * C, "m");
-    layout_add(layer, "fcprojw", 4 * C * C, 4 * C * C, "r");
-    layout_add(layer, "ln1w", C, C, "1");
-    layout_add(layer, "ln1b", C, C, "0");
-    layout_add(layer, "qkvb", 3 * C, 3 * C, "0");
-    layout_add(layer, "attprojb", C, C, "0");
-    layout_add(layer, "ln2w", C, C, "1");
-    layout_add(layer, "ln2b", C, C, "0");
-    layout_add(layer, "fcb", 4 * C, 4 * C, "0");
-    layout_add(layer, "fcprojb", C, C, "0");
-    layout_add(last, "lnfw", C, C, "1");
-    layout_add(last, "lnfb", C, C, "0");
-}
-
 static inline const BlockLayout *store_layout(const Store *store, size_t block) {
-    return block == 0 ? &store->embedding : block <= store->shape.L ? &store->layer : &store->final_norm;
+    return block == 0 ? &store->embedding : &store->layer;
 }
 
-// First element of a block within every home.
+// First element of a block among the elements of all blocks.
 static inline size_t store_offset(const Store *store, size_t block) {
     return block == 0 ? 0 : store->embedding.n_elements + (block - 1) * store->layer.n_elements;
 }
 
-// Parameters as everybody counts them: the head is tied, the vocabulary not padded.
-static inline size_t store_parameters(const ModelShape *s) {
-    return s->V * s->C + s->maxT * s->C + s->L * (12 * s->C * s->C + 13 * s->C) + 2 * s->C;
+static inline size_t store_shard_elements(const Store *store, size_t block) {
+    return store_layout(store, block)->n_elements / (size_t)store->ranks->size;
+}
+
+// First element of this rank's shard within the block.
+static inline size_t store_shard(const Store *store, size_t block) {
+    return (size_t)store->ranks->rank * store_shard_elements(store, block);
+}
+
+// Where an element of a block is in a home; of a sharded home only this rank's elements have a place.
+static inline char *store_at(const Store *store, int home, size_t block, size_t element) {
+    const Home *h = &store->homes[home];
+    size_t at = store_offset(store, block);
+    at = h->sharded ? at / (size_t)store->ranks->size + element - store_shard(store, block) : at + element;
+    return h->base + at * h->size;
+}
+
+// The elements [*first, *end) of a block that a home has.
+static inline void store_range(const Store *store, int home, size_t block, size_t *first, size_t *end) {
+    bool sharded = store->homes[home].sharded;
+    *first = sharded ? store_shard(store, block) : 0;
+    *end = sharded ? *first + store_shard_elements(store, block) : store_layout(store, block)->n_elements;
+}
+
+// The home is whole blocks on the device, so it is used in place.
+static inline bool store_in_place(const Store *store, int home) {
+    return store->homes[home].tier == TIER_DEVICE && !store->homes[home].sharded;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Homes
+// Opening
 
-static inline void store_open(Store *store, Device *device, Memory *memory, ModelShape shape, Number type) {
+static inline void store_open_home(Store *store, int home, Tier tier, bool sharded, size_t size, Kind kind,
+                                   const char *owner) {
+    size_t n = store->n_elements / (sharded ? (size_t)store->ranks->size : 1);
+    Home *h = &store->homes[home];
+    h->tier = tier;
+    h->sharded = sharded;
+    h->size = size;
+    h->base = (char *)memory_keep_aligned(store->memory, tier, kind, n * size,
+                                          tier == TIER_DISK ? MEMORY_PAGE : MEMORY_ALIGN, owner);
+}
+
+static inline void store_open_slots(Store *store, Slot *slots, size_t size, Kind kind, const char *owner) {
+    for (size_t i = 0; i < SLOTS; i++) {
+        if (i == 1 && store->shape.L < 2) continue;  // block 1 is in slot 2
+        size_t n = i == 0 ? store->embedding.n_elements : store->layer.n_elements;
+        slots[i].data = (char *)memory_keep_aligned(store->memory, TIER_DEVICE, kind, n * size, MEMORY_PAGE, owner);
+        slots[i].filled = device_event(store->device);
+        slots[i].drained = device_event(store->device);
+    }
+}
+
+// Room for exchanges: a piece from each of the other ranks, together about STORE_PIECE elements.
+static inline void store_open_exchange(Store *store) {
+    size_t N = (size_t)store->ranks->size, largest = store->n_blocks > 1 ? store->layer.n_elements : 0;
+    if (N == 1) return;
+    largest = size_max(largest, store->embedding.n_elements) / N;
+    store->piece_elements = size_max(NORM_CHUNK, STORE_PIECE / (N - 1) / NORM_CHUNK * NORM_CHUNK);
+    store->piece_elements = size_min(store->piece_elements, largest);
+    size_t n_bytes = store->piece_elements * sizeof(float);
+    store->received = (float *)memory_keep(store->memory, TIER_DEVICE, KIND_COLLECTIVE, (N - 1) * n_bytes, "exchange");
+    if (store->homes[HOME_GRADIENTS].sharded && store->homes[HOME_GRADIENTS].tier != TIER_DEVICE) {
+        store->staged = (float *)memory_keep_aligned(store->memory, TIER_DEVICE, KIND_COLLECTIVE, n_bytes,
+                                                     MEMORY_PAGE, "piece of a shard");
+    }
+}
+
+static inline void store_open(Store *store, Device *device, Memory *memory, Ranks *ranks, ModelShape shape,
+                              Number type, const Placement *place) {
     memset(store, 0, sizeof(*store));
     store->device = device;
     store->memory = memory;
+    store->ranks = ranks;
     store->shape = shape;
     store->type = type;
-    store->n_blocks = shape.L + 2;
-    layout_blocks(&shape, &store->embedding, &store->layer, &store->final_norm);
-    store->n_elements = store_offset(store, store->n_blocks - 1) + store->final_norm.n_elements;
-    size_t n = store->n_elements;
-    store->weights = (char *)memory_keep(memory, TIER_DEVICE, KIND_WEIGHTS, n * number_size(type), "weights");
-    store->gradients = (float *)memory_keep(memory, TIER_DEVICE, KIND_GRADIENTS, n * sizeof(float), "gradients");
-    store->master = (float *)store->weights;
+    store->place = *place;
+    store->n_blocks = shape.L + 1;
+    size_t N = (size_t)ranks->size, size = number_size(type);
+    layout_blocks(&shape, N, &store->embedding, &store->layer);
+    store->n_elements = store->embedding.n_elements + shape.L * store->layer.n_elements;
+    bool states = place->stage >= 1;
+    store_open_home(store, HOME_WEIGHTS, place->weights, place->stage >= 3, size, KIND_WEIGHTS, "weights");
+    store_open_home(store, HOME_GRADIENTS, place->gradients, place->stage >= 2, sizeof(float), KIND_GRADIENTS,
+                    "gradients");
+    store->homes[HOME_MASTER] = store->homes[HOME_WEIGHTS];
     if (type != FP32) {
-        store->master = (float *)memory_keep(memory, TIER_DEVICE, KIND_MASTER, n * sizeof(float), "master weights");
+        store_open_home(store, HOME_MASTER, place->optimizer, states, sizeof(float), KIND_MASTER, "master weights");
     }
-    store->m = (float *)memory_keep(memory, TIER_DEVICE, KIND_MOMENTS, n * sizeof(float), "m");
-    store->v = (float *)memory_keep(memory, TIER_DEVICE, KIND_MOMENTS, n * sizeof(float), "v");
+    store_open_home(store, HOME_M, place->optimizer, states, sizeof(float), KIND_MOMENTS, "m");
+    store_open_home(store, HOME_V, place->optimizer, states, sizeof(float), KIND_MOMENTS, "v");
+    if (!store_in_place(store, HOME_WEIGHTS)) {
+        store_open_slots(store, store->weights, size, KIND_WEIGHTS, "weights of a block");
+    }
+    if (!store_in_place(store, HOME_GRADIENTS)) {
+        store_open_slots(store, store->gradients, sizeof(float), KIND_GRADIENTS, "gradients of a block");
+    }
+    store_open_exchange(store);
+    store->chunk_sums = (double *)memory_keep(memory, TIER_DEVICE, KIND_GRADIENTS,
+                                              store->n_elements / N / NORM_CHUNK * sizeof(double),
+                                              "norm of each chunk");
+    bool disk = false;
+    for (int home = 0; home < HOMES; home++) disk = disk || store->homes[home].tier == TIER_DISK;
+    if (disk || place->activations == TIER_DISK) memory_open_bounce(memory);
+    store->ready = device_event(device);
+    store->fetched = device_event(device);
+    store->gathered = device_event(device);
+    store->stashed = device_event(device);
+    for (int q = 0; q < QUEUES; q++) store->joins[q] = device_event(device);
+    for (int i = 0; i < 4; i++) store->update_events[i] = device_event(device);
 }
 
-// Everything zero: paddings, moments and gradients start so.
+// Everything called before, on any queue, runs before everything that is called from here on.
+static inline void store_join(Store *store) { device_join(store->device, store->joins); }
+
+// ---------------------------------------------------------------------------------------------------------------
+// First values, loading and saving: the host and its memory, piece by piece, waiting for each
+
+// All of a home zero; a swap file starts so. Master weights of fp32 are the weights.
+static inline void store_zero_home(Store *store, int home) {
+    const Home *h = &store->homes[home];
+    size_t n_bytes = store->n_elements / (h->sharded ? (size_t)store->ranks->size : 1) * h->size;
+    if (h->tier == TIER_DEVICE) device_zero(store->device, h->base, n_bytes);
+    if (h->tier == TIER_HOST && store->device->kind != DEVICE_PLAN) memset(h->base, 0, n_bytes);
+}
+
+// Paddings, moments and gradients start as zero.
 static inline void store_zero(Store *store) {
-    device_zero(store->device, store->weights, store->n_elements * number_size(store->type));
-    device_zero(store->device, store->gradients, store->n_elements * sizeof(float));
-    if (store->type != FP32) device_zero(store->device, store->master, store->n_elements * sizeof(float));
-    device_zero(store->device, store->m, store->n_elements * sizeof(float));
-    device_zero(store->device, store->v, store->n_elements * sizeof(float));
+    for (int home = 0; home < HOMES; home++) store_zero_home(store, home);
+    for (int i = 0; i < SLOTS; i++) {
+        size_t n = i == 0 ? store->embedding.n_elements : store->layer.n_elements;
+        if (store->gradients[i].data) device_zero(store->device, store->gradients[i].data, n * sizeof(float));
+    }
+    store_join(store);
 }
 
-#ifdef __CUDACC__
-__global__ static void store_round_kernel(Number type, void *weights, const float *master, size_t n) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        number_put(type, weights, i, master[i]);
+// Elements [at, at + n) of a block between a home and `values` (n) in page-aligned host memory: those that the home
+// has. put: into the home; otherwise out of it. at and n are multiples of NORM_CHUNK. The host waits.
+static inline void store_move(Store *store, int home, size_t block, size_t at, size_t n, void *values, bool put) {
+    size_t first, end, size = store->homes[home].size;
+    store_range(store, home, block, &first, &end);
+    first = size_max(first, at);
+    end = size_min(end, at + n);
+    if (first >= end) return;
+    char *host = (char *)values + (first - at) * size;
+    char *place = store_at(store, home, block, first);
+    Tier tier = store->homes[home].tier;
+    if (put) memory_transfer(store->memory, QUEUE_FETCH, tier, place, TIER_HOST, host, (end - first) * size);
+    else memory_transfer(store->memory, QUEUE_FETCH, TIER_HOST, host, tier, place, (end - first) * size);
+    device_record(store->device, QUEUE_FETCH, store->fetched);
+    device_wait_event(store->device, store->fetched);
+}
+
+// values (n) fp32 into a home of the states; master weights go into the weights, rounded, as well. rounded (n): room
+// for that, in the compute type.
+static inline void store_put(Store *store, int home, size_t block, size_t at, size_t n, float *values, void *rounded) {
+    if (home == HOME_MASTER && store->type != FP32) {
+        if (store->device->kind != DEVICE_PLAN) number_store(store->type, rounded, 0, n, values);
+        store_move(store, HOME_WEIGHTS, block, at, n, rounded, true);
+    }
+    store_move(store, home, block, at, n, values, true);
+}
+
+// Elements [at, at + n) of a home of the states into rank 0's `values` (n); all ranks call it together.
+static inline void store_get(Store *store, int home, size_t block, size_t at, size_t n, float *values) {
+    size_t S = store_shard_elements(store, block);
+    store_move(store, home, block, at, n, values, false);
+    if (!store->homes[home].sharded || store->device->kind == DEVICE_PLAN) return;
+    for (size_t r = at / S; r * S < at + n; r++) {
+        size_t first = size_max(r * S, at), end = size_min((r + 1) * S, at + n);
+        ranks_to_root(store->ranks, (int)r, values + (first - at), (end - first) * sizeof(float));
     }
 }
-#endif
 
-// Compute weights from master weights, one block.
-static inline void store_round_master(Store *store, size_t block) {
-    size_t at = store_offset(store, block), n = store_layout(store, block)->n_elements;
-    if (store->type == FP32) return;
-    switch (store->device->kind) {
-    case DEVICE_PLAN: device_plan(store->device, (double)n, (double)n * 6); return;
-    case DEVICE_CPU: number_store(store->type, store->weights, at, n, store->master + at); return;
-    case DEVICE_CUDA:
-        CUDA_ONLY(CUDA_RUN(store->device, store_round_kernel, cuda_blocks(n), CUDA_THREADS, 0, store->type,
-                           number_at(store->type, store->weights, at), store->master + at, n));
-        return;
+// Host memory for pieces on their way: values (n) fp32 and, unless rounded is NULL, the same in a shorter compute type.
+// Returns n, elements.
+static inline size_t store_push_piece(Store *store, float **values, void **rounded) {
+    size_t n = size_min(STORE_PIECE / 4, store->n_elements);
+    *values = (float *)memory_push_aligned(store->memory, TIER_HOST, KIND_FILES, n * sizeof(float), MEMORY_PAGE,
+                                           "values on their way");
+    if (rounded && store->type != FP32) {
+        *rounded = memory_push_aligned(store->memory, TIER_HOST, KIND_FILES, n * number_size(store->type),
+                                       MEMORY_PAGE, "values on their way, rounded");
     }
+    return n;
 }
 
-// Elements [first, first + n) of a tensor into `to`; first is even.
-static inline void store_initial_values(float *to, const Tensor *tensor, uint64_t seed, uint64_t stream, size_t L,
-                                        size_t first, size_t n) {
-    float scale = tensor->residual ? 0.02f / sqrtf(2.0f * (float)L) : 0.02f;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < (int64_t)n; i += 2) {
-        float pair[2] = {1.0f, 1.0f};
-        if (!tensor->ones) random_normal_pair(seed, stream, (first + (uint64_t)i) / 2, pair);
-        to[i] = tensor->ones ? 1.0f : scale * pair[0];
-        if (i + 1 < (int64_t)n) to[i + 1] = tensor->ones ? 1.0f : scale * pair[1];
-    }
-}
-
-enum { STORE_STAGED = 1 << 20 };  // elements on their way to another memory
-
-// GPT-2's initialisation: a function of the seed alone, made by the host for every device; padding stays zero.
+// GPT-2's initialisation: a function of the seed alone, the same for any device and number of ranks.
 static inline void store_initialise(Store *store, uint64_t seed) {
-    Device *device = store->device;
     size_t mark = memory_mark(store->memory, TIER_HOST);
-    size_t staged = device->real == DEVICE_CPU ? 0 : size_min(STORE_STAGED, store->n_elements);
-    float *stage =
-        (float *)memory_push(store->memory, TIER_HOST, KIND_WEIGHTS, staged * sizeof(float), "first weights");
+    float *values;
+    void *rounded = NULL;
+    const size_t room = store_push_piece(store, &values, &rounded);
+    const bool real = store->device->kind != DEVICE_PLAN;
     store_zero(store);
     for (size_t block = 0; block < store->n_blocks; block++) {
         const BlockLayout *layout = store_layout(store, block);
-        for (size_t i = 0; i < layout->n_tensors; i++) {
-            const Tensor *tensor = &layout->tensors[i];
-            float *to = store->master + store_offset(store, block) + tensor->offset;
-            const uint64_t stream = block * BLOCK_TENSORS + i;
-            if (tensor->zeros) continue;
-            if (device->kind == DEVICE_CPU) {
-                store_initial_values(to, tensor, seed, stream, store->shape.L, 0, tensor->n_saved);
-                continue;
+        for (size_t at = 0, n; at < layout->n_elements; at += n) {
+            n = size_min(room, layout->n_elements - at);
+            if (real) memset(values, 0, n * sizeof(float));
+            for (size_t i = 0; i < layout->n_tensors && real; i++) {
+                const Tensor *tensor = &layout->tensors[i];
+                size_t first = size_max(tensor->offset, at);
+                size_t end = size_min(tensor->offset + tensor->n_saved, at + n);
+                if (first >= end) continue;
+                layout_first_values(values + (first - at), tensor, seed, block * BLOCK_TENSORS + i, store->shape.L,
+                                    first - tensor->offset, end - first);
             }
-            for (size_t at = 0, n; at < tensor->n_saved; at += n) {
-                n = size_min(tensor->n_saved - at, STORE_STAGED);
-                if (device->kind != DEVICE_PLAN) {
-                    store_initial_values(stage, tensor, seed, stream, store->shape.L, at, n);
-                }
-                device_upload(device, to + at, stage, n * sizeof(float));
-            }
+            store_put(store, HOME_MASTER, block, at, n, values, rounded);
         }
-        store_round_master(store, block);
     }
+    store_join(store);
     memory_release(store->memory, TIER_HOST, mark);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// What the training step calls
+// Weights: what the training step calls
 
-// The compute weights of a block, ready to be read.
-static inline const char *store_weights(Store *store, size_t block) {
-    return store->weights + store_offset(store, block) * number_size(store->type);
-}
+static inline Slot *store_slot(Slot *slots, size_t block) { return &slots[block == 0 ? 0 : 1 + block % 2]; }
 
-// The fp32 gradients of a block, ready to be written or added to.
-static inline float *store_gradients(Store *store, size_t block) {
-    return store->gradients + store_offset(store, block);
-}
-
-// *square (fp64, on the device) = the square of the norm of all gradients.
-static inline void store_norm(Store *store, double *square) {
-    Memory *memory = store->memory;
-    size_t mark = memory_mark(memory, TIER_DEVICE), n_chunks = store->n_elements / NORM_CHUNK;
-    double *sums =
-        (double *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_chunks * sizeof(double), "norm of each chunk");
-    norm_chunks(store->device, sums, store->gradients, store->n_elements);
-    norm_total(store->device, square, sums, n_chunks);
-    memory_release(memory, TIER_DEVICE, mark);
-}
-
-// AdamW on every block.
-static inline void store_update(Store *store, const AdamW *step) {
-    for (size_t block = 0; block < store->n_blocks; block++) {
-        const BlockLayout *layout = store_layout(store, block);
-        size_t at = store_offset(store, block);
-        adamw(store->device, step, store->type, store->weights + at * number_size(store->type),
-              store->type == FP32 ? NULL : store->master + at, store->m + at, store->v + at, store->gradients + at,
-              layout->n_elements, layout->n_decay);
+// Starts the way of a block's weights into its slot, unless it is there.
+static inline void store_fetch_weights(Store *store, size_t block) {
+    const Home *home = &store->homes[HOME_WEIGHTS];
+    Slot *slot = store_slot(store->weights, block);
+    if (slot->valid && slot->block == block) return;
+    size_t first, end, N = (size_t)store->ranks->size, n_bytes = store_layout(store, block)->n_elements * home->size;
+    Queue queue = home->tier == TIER_DEVICE ? QUEUE_COLLECTIVE : QUEUE_FETCH;
+    store_range(store, HOME_WEIGHTS, block, &first, &end);
+    device_await(store->device, queue, slot->drained);
+    memory_transfer(store->memory, queue, TIER_DEVICE, slot->data + first * home->size, home->tier,
+                    store_at(store, HOME_WEIGHTS, block, first), (end - first) * home->size);
+    if (home->sharded) {
+        if (queue == QUEUE_FETCH) {
+            device_record(store->device, QUEUE_FETCH, store->fetched);
+            device_await(store->device, QUEUE_COLLECTIVE, store->fetched);
+        }
+        collective_gather(store->ranks, store->device, slot->data, n_bytes / N);
+        queue = QUEUE_COLLECTIVE;
     }
+    device_record(store->device, queue, slot->filled);
+    slot->block = block;
+    slot->valid = true;
+}
+
+// From here on the compute queue may read the block's weights, store_weights(). next: the block that will be asked for
+// after this one, or NO_BLOCK; it is sent for.
+static inline void store_weights_begin(Store *store, size_t block, int64_t next) {
+    if (store_in_place(store, HOME_WEIGHTS)) return;
+    store_fetch_weights(store, block);
+    device_await(store->device, QUEUE_COMPUTE, store_slot(store->weights, block)->filled);
+    if (next != NO_BLOCK) store_fetch_weights(store, (size_t)next);
+}
+
+static inline const char *store_weights(const Store *store, size_t block) {
+    if (store_in_place(store, HOME_WEIGHTS)) return store_at(store, HOME_WEIGHTS, block, 0);
+    return store_slot((Slot *)(uintptr_t)store->weights, block)->data;
+}
+
+// Nothing called from here on reads them, until they are begun again.
+static inline void store_weights_done(Store *store, size_t block) {
+    if (store_in_place(store, HOME_WEIGHTS)) return;
+    device_record(store->device, QUEUE_COMPUTE, store_slot(store->weights, block)->drained);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Gradients
+
+// A micro-batch begins: the step's first, its last?
+static inline void store_micro_batch(Store *store, bool first, bool last) {
+    store->first = first;
+    store->last = last;
+}
+
+// Whether gradients are added to what store_gradients() has, or replace it.
+static inline bool store_gradients_add(const Store *store) {
+    return !store->first && !store->homes[HOME_GRADIENTS].sharded;
+}
+
+static inline void store_fetch_gradients(Store *store, size_t block) {
+    Slot *slot = store_slot(store->gradients, block);
+    if (slot->valid && slot->block == block) return;
+    const Home *home = &store->homes[HOME_GRADIENTS];
+    device_await(store->device, QUEUE_FETCH, slot->drained);
+    device_await(store->device, QUEUE_FETCH, store->stashed);
+    memory_transfer(store->memory, QUEUE_FETCH, TIER_DEVICE, slot->data, home->tier,
+                    store_at(store, HOME_GRADIENTS, block, 0), store_layout(store, block)->n_elements * home->size);
+    device_record(store->device, QUEUE_FETCH, slot->filled);
+    slot->block = block;
+    slot->valid = true;
+}
+
+// From here on the compute queue may write, or add to, store_gradients(). next as with weights.
+static inline void store_gradients_begin(Store *store, size_t block, int64_t next) {
+    if (store_in_place(store, HOME_GRADIENTS)) return;
+    Slot *slot = store_slot(store->gradients, block);
+    device_await(store->device, QUEUE_COMPUTE, slot->drained);
+    if (!store_gradients_add(store)) return;
+    store_fetch_gradients(store, block);
+    device_await(store->device, QUEUE_COMPUTE, slot->filled);
+    if (next != NO_BLOCK) store_fetch_gradients(store, (size_t)next);
+}
+
+// The fp32 gradients of a block.
+static inline float *store_gradients(Store *store, size_t block) {
+    if (store_in_place(store, HOME_GRADIENTS)) return (float *)(void *)store_at(store, HOME_GRADIENTS, block, 0);
+    return (float *)(void *)store_slot(store->gradients, block)->data;
+}
+
+// Squares of n gradients of this rank's shard of a block, from `at` within the shard.
+static inline void store_note_norm(Store *store, Queue queue, size_t block, size_t at, const float *g, size_t n) {
+    size_t first = (store_offset(store, block) / (size_t)store->ranks->size + at) / NORM_CHUNK;
+    norm_chunks(store->device, queue, store->chunk_sums + first, g, n);
+}
+
+// Sum over ranks of a whole block of gradients: this rank's shard of it, in its place, or added to the shard's home.
+static inline void store_reduce(Store *store, size_t block, const float *whole) {
+    const Home *home = &store->homes[HOME_GRADIENTS];
+    Memory *memory = store->memory;
+    size_t S = store_shard_elements(store, block), first = store_shard(store, block);
+    const bool away = home->sharded && home->tier != TIER_DEVICE, add = home->sharded && !store->first;
+    for (size_t at = 0, n; at < S; at += n) {
+        n = size_min(store->piece_elements, S - at);
+        const float *own = whole + first + at;
+        char *place = home->sharded ? store_at(store, HOME_GRADIENTS, block, first + at) : (char *)(uintptr_t)own;
+        float *to = away ? store->staged : (float *)(void *)place;
+        collective_exchange(store->ranks, store->device, whole, S, at, n, store->received);
+        if (away && add) {
+            memory_transfer(memory, QUEUE_COLLECTIVE, TIER_DEVICE, to, home->tier, place, n * sizeof(float));
+        }
+        collective_sum(store->ranks, store->device, to, own, store->received, n, add);
+        if (store->last) store_note_norm(store, QUEUE_COLLECTIVE, block, at, to, n);
+        if (away) memory_transfer(memory, QUEUE_COLLECTIVE, home->tier, place, TIER_DEVICE, to, n * sizeof(float));
+    }
+}
+
+// The block's gradients of this micro-batch are complete: they go home.
+static inline void store_gradients_done(Store *store, size_t block) {
+    const Home *home = &store->homes[HOME_GRADIENTS];
+    Device *device = store->device;
+    float *whole = store_gradients(store, block);
+    const size_t n = store_layout(store, block)->n_elements, S = store_shard_elements(store, block);
+    Slot *slot = store_slot(store->gradients, block);
+    Queue queue = QUEUE_COMPUTE;
+    if (store->ranks->size > 1 && (store->last || home->sharded)) {
+        device_record(device, QUEUE_COMPUTE, store->ready);
+        device_await(device, QUEUE_COLLECTIVE, store->ready);
+        store_reduce(store, block, whole);
+        if (store->place.stage == 0) collective_gather(store->ranks, device, (char *)whole, S * sizeof(float));
+        queue = QUEUE_COLLECTIVE;
+    } else if (store->last) {
+        store_note_norm(store, QUEUE_COMPUTE, block, 0, whole, n);
+    }
+    if (store_in_place(store, HOME_GRADIENTS)) return;
+    slot->valid = false;
+    if (!home->sharded) {
+        device_record(device, queue, store->gathered);
+        device_await(device, QUEUE_STASH, store->gathered);
+        memory_transfer(store->memory, QUEUE_STASH, home->tier, store_at(store, HOME_GRADIENTS, block, 0), TIER_DEVICE,
+                        whole, n * home->size);
+        device_record(device, QUEUE_STASH, store->stashed);
+        queue = QUEUE_STASH;
+    }
+    device_record(device, queue, slot->drained);
 }
 
 #endif

@@ -177,7 +177,7 @@ static void skip_step(void *argument) {
     trainer_start(m);
     run_steps(m, 1);
     const float poison = NAN;
-    float *weight = m->store.master + 5, before;
+    float *weight = home_at(m, HOME_MASTER, 0, 5), before;
     device_download(&m->device, &before, weight, sizeof(before));
     device_upload(&m->device, weight, &poison, sizeof(poison));
     uint64_t state = state_hash(m);

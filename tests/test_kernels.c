@@ -279,7 +279,7 @@ static void execute(Run *run) {
             run->ledger = run->memory.ledger;
             if (device->matmul) matmul_create(device);
             if (run->c.other_way) products_by_own_kernel(device);
-            memory_reserve(&run->memory, device, &run->ledger);
+            memory_reserve(&run->memory, device, &run->ledger, ".", 0);
         }
         if (pass < 1) {
             kept = (char *)memory_keep(&run->memory, TIER_DEVICE, KIND_DATA, GUARD_BYTES, "guard");
@@ -1072,7 +1072,7 @@ static void call(Run *run) {
     case ATTENTION_BACKWARD:
         attention_backward(d, memory, type, (AttentionKind)v, p[0], p[1], p[2], p[3], p[4], n[0], n[1], C, n[2]);
         break;
-    case NORM_CHUNKS: norm_chunks(d, p[0], p[1], n[0] * NORM_CHUNK); break;
+    case NORM_CHUNKS: norm_chunks(d, QUEUE_COMPUTE, p[0], p[1], n[0] * NORM_CHUNK); break;
     case ADAMW: adamw(d, &step, type, p[0], type == FP32 ? ANY(NULL) : p[1], p[2], p[3], p[4], n[0], n[1]); break;
     case DEVICE:
         if (v == 0) device_zero(d, p[0], n[0] * number_size(type));
@@ -1125,7 +1125,7 @@ static Device device_under_test(void) {
     Device device = cpu_device(1);
 #ifdef __CUDACC__
     static Cuda *cuda = NULL;
-    if (!cuda) cuda = cuda_open();
+    if (!cuda) cuda = cuda_open(0, 1);
     device.kind = device.real = DEVICE_CUDA;
     device.cuda = cuda;
     device.compute_capability = cuda->compute_capability;
@@ -1358,7 +1358,7 @@ static void test_norm_special(void **state) {
         for (size_t e = 0; e < 3 * NORM_CHUNK; e++) g[e] = rows[i].fill;
         for (size_t at = 0; at < 3 * NORM_CHUNK; at += 4099) {  // in each chunk
             g[at] = rows[i].one;
-            norm_chunks(&device, sums, g, 3 * NORM_CHUNK);
+            norm_chunks(&device, QUEUE_COMPUTE, sums, g, 3 * NORM_CHUNK);
             double norm = 0;
             norm_total(&device, &norm, sums, 3);
             norm = sqrt(norm);

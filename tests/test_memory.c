@@ -125,9 +125,9 @@ static void run_by_hand(Memory *memory, Fault fault, bool real) {
         memset(a, 2, 1024);
         if (f != FAULT_TOUCH_BELOW && f != FAULT_WORKSPACE_TOP) memset(b, 3, n);
         if (f == FAULT_TOUCH_ABOVE) b[-1] = 4;
-        char *host = memory->slabs[TIER_HOST].base;
-        memset(host + 64, 5, 64);
-        if (f == FAULT_HOST_TOUCH) host[0] = 5;
+        char *end = memory->slabs[TIER_HOST].base + memory->slabs[TIER_HOST].capacity;
+        memset(end - 64, 5, 64);
+        if (f == FAULT_HOST_TOUCH) end[-128] = 5;
     }
     memory_release(memory, TIER_DEVICE, 0);
     memory_end(memory);
@@ -137,7 +137,7 @@ static void run_by_hand(Memory *memory, Fault fault, bool real) {
     char *c = (char *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, 8192, "c");
     if (real) {
         memset(c, 6, 64);
-        memset(memory->slabs[TIER_HOST].base, 6, 64);
+        memset(memory->slabs[TIER_HOST].base + memory->slabs[TIER_HOST].capacity - 128, 6, 64);
     }
     memory_release(memory, TIER_DEVICE, 0);
     memory_release(memory, TIER_HOST, 0);
@@ -149,7 +149,7 @@ static void faulty_run(void *argument) {
     Memory *memory = planning_memory();
     run_by_hand(memory, fault, false);
     Ledger plan = memory->ledger;
-    memory_reserve(memory, memory->device, &plan);
+    memory_reserve(memory, memory->device, &plan, ".", 0);
     run_by_hand(memory, fault, true);
     memory_unreserve(memory);
     free(memory);

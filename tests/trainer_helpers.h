@@ -34,22 +34,47 @@ __attribute__((format(printf, 1, 2))) static inline Trainer *open_trainer(const 
     return m;
 }
 
-// The state that counts, hashed: every tensor without padding, in fp32, wherever it is.
+// Element `at` of a block in a home that is in this process's memory.
+static inline float *home_at(const Trainer *m, int home, size_t block, size_t at) {
+    return (float *)(void *)store_at(&m->store, home, block, at);
+}
+
+// Room for a block on the host, as transfers need it.
+static inline float *open_block(const Trainer *m) {
+    size_t n_bytes = size_max(m->store.embedding.n_elements, m->store.layer.n_elements) * sizeof(float);
+    void *values = NULL;
+    assert_int_equal(posix_memalign(&values, MEMORY_PAGE, n_bytes), 0);
+#ifdef __CUDACC__
+    if (m->device.real == DEVICE_CUDA) CUDA_CHECK(cudaHostRegister(values, n_bytes, cudaHostRegisterDefault));
+#endif
+    return (float *)values;
+}
+
+static inline void close_block(const Trainer *m, float *values) {
+#ifdef __CUDACC__
+    if (m->device.real == DEVICE_CUDA) CUDA_CHECK(cudaHostUnregister(values));
+#else
+    (void)m;
+#endif
+    free(values);
+}
+
+// The state that counts, hashed: every tensor without padding, in fp32, wherever it is. All ranks call it; rank 0 gets
+// the hash, the others 0.
 static inline uint64_t state_hash(Trainer *m) {
     uint64_t hash = 0;
+    float *values = open_block(m);
     for (int section = 0; section < CHECKPOINT_SECTIONS; section++) {
         for (size_t block = 0; block < m->store.n_blocks; block++) {
             const BlockLayout *layout = store_layout(&m->store, block);
-            for (size_t i = 0; i < layout->n_tensors; i++) {
-                const float *x = checkpoint_section(&m->store, section) + store_offset(&m->store, block);
-                size_t n_bytes = layout->tensors[i].n_saved * sizeof(float);
-                void *copy = malloc(n_bytes);
-                device_download(&m->device, copy, x + layout->tensors[i].offset, n_bytes);
-                hash = checkpoint_hash(hash, copy, n_bytes);
-                free(copy);
+            store_get(&m->store, CHECKPOINT_HOMES[section], block, 0, layout->n_elements, values);
+            for (size_t i = 0, first, end;
+                 m->ranks.rank == 0 && checkpoint_stretch(layout, 0, layout->n_elements, &i, &first, &end);) {
+                hash = checkpoint_hash(hash, values + first, (end - first) * sizeof(float));
             }
         }
     }
+    close_block(m, values);
     return hash;
 }
 

@@ -60,17 +60,35 @@ __global__ static void norm_total_kernel(double *total, const double *sums, size
 }
 #endif
 
-// sums[i] = sum of squares of chunk i of g, for n_elements / NORM_CHUNK chunks.
-static inline void norm_chunks(Device *device, double *sums, const float *g, size_t n_elements) {
-    int64_t n_chunks = (int64_t)(n_elements / NORM_CHUNK);
+typedef struct {
+    double *sums;
+    const float *g;
+    size_t n_chunks;
+} NormCall;
+
+static inline void norm_chunks_cpu(void *argument) {
+    const NormCall *c = (const NormCall *)argument;
+    for (size_t i = 0; i < c->n_chunks; i++) c->sums[i] = norm_chunk_cpu(c->g + i * NORM_CHUNK);
+}
+
+// sums[i] = sum of squares of chunk i of g, for n_elements / NORM_CHUNK chunks; on a queue.
+static inline void norm_chunks(Device *device, Queue queue, double *sums, const float *g, size_t n_elements) {
+    NormCall call = {sums, g, n_elements / NORM_CHUNK};
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 2 * (double)n_elements, 4 * (double)n_elements); return;
     case DEVICE_CPU: {
+        if (queue != QUEUE_COMPUTE) {
+            device_call(device, queue, norm_chunks_cpu, &call, sizeof(call));
+            return;
+        }
 #pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < n_chunks; i++) sums[i] = norm_chunk_cpu(g + i * NORM_CHUNK);
+        for (int64_t i = 0; i < (int64_t)call.n_chunks; i++) sums[i] = norm_chunk_cpu(g + i * NORM_CHUNK);
         return;
     }
-    case DEVICE_CUDA: CUDA_ONLY(CUDA_RUN(device, norm_chunks_kernel, n_chunks, NORM_LANES, 0, sums, g)); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(CUDA_RUN_QUEUE(device, queue, norm_chunks_kernel, cuda_grid(call.n_chunks, 1), NORM_LANES, 0, sums,
+                                 g));
+        return;
     }
 }
 

@@ -1,0 +1,199 @@
+// update.h - the end of a step: the norm of all gradients, and AdamW on every block, wherever its states are.
+//
+// What AdamW reads and writes (gradients, m, v, master weights, weights) is used in place where it has its home in the
+// memory of the processor that computes the update, the device's or the host's. The rest comes and goes in pieces,
+// through two sets of buffers, so that piece i+1 arrives and piece i-1 leaves while piece i is computed:
+//
+//     fetch     | piece 0 | piece 1 | piece 2 | ...
+//     compute             | piece 0 | piece 1 | ...
+//     stash                         | piece 0 | ...
+//
+// The buffers are on the stack: the step's queues are joined before and after.
+#ifndef UPDATE_H
+#define UPDATE_H
+
+#include "store.h"
+
+// Elements [at, at + n) of a block.
+typedef struct {
+    size_t block, at, n;
+} UpdatePiece;
+
+typedef struct {
+    char *buffers[HOMES];  // NULL: that operand is used in place
+    DeviceEvent *filled, *drained;
+} UpdateSet;
+
+enum { UPDATE_SETS = 2 };
+
+typedef struct {
+    Store *store;
+    AdamW step;
+    Tier tier;             // memory of the processor that computes
+    size_t piece_elements;
+    UpdateSet sets[UPDATE_SETS];
+} Update;
+
+// *square (fp64, on the device) = the square of the norm of this rank's shards of the gradients.
+static inline void store_norm(Store *store, double *square) {
+    store_join(store);
+    norm_total(store->device, square, store->chunk_sums,
+               store->n_elements / (size_t)store->ranks->size / NORM_CHUNK);
+}
+
+// Elements of a block that this rank updates.
+static inline void update_range(const Store *store, size_t block, size_t *first, size_t *end) {
+    bool sharded = store->place.stage >= 1;
+    *first = sharded ? store_shard(store, block) : 0;
+    *end = *first + (sharded ? store_shard_elements(store, block) : store_layout(store, block)->n_elements);
+}
+
+// Moves to the next piece, from {NO_BLOCK + 1, 0, 0} on; false after the last.
+static inline bool update_next(const Update *u, UpdatePiece *piece) {
+    size_t first, end;
+    update_range(u->store, piece->block, &first, &end);
+    piece->at = piece->n == 0 ? first : piece->at + piece->n;
+    if (piece->at == end) {
+        if (++piece->block == u->store->n_blocks) return false;
+        update_range(u->store, piece->block, &first, &end);
+        piece->at = first;
+    }
+    piece->n = size_min(u->piece_elements, end - piece->at);
+    return true;
+}
+
+// fp32 has no master weights beside the weights.
+static inline bool update_has(const Store *store, int home) { return home != HOME_MASTER || store->type != FP32; }
+
+// Where an operand is while it is computed on.
+static inline void *update_operand(const Update *u, const UpdateSet *set, int home, const UpdatePiece *piece) {
+    return set->buffers[home] ? set->buffers[home] : store_at(u->store, home, piece->block, piece->at);
+}
+
+static inline void update_transfer(const Update *u, UpdateSet *set, int home, const UpdatePiece *piece, bool in) {
+    const Home *h = &u->store->homes[home];
+    char *place = store_at(u->store, home, piece->block, piece->at);
+    if (in) {
+        memory_transfer(u->store->memory, QUEUE_FETCH, u->tier, set->buffers[home], h->tier, place,
+                        piece->n * h->size);
+    } else {
+        memory_transfer(u->store->memory, QUEUE_STASH, h->tier, place, u->tier, set->buffers[home],
+                        piece->n * h->size);
+    }
+}
+
+static inline void update_fetch(Update *u, UpdateSet *set, const UpdatePiece *piece) {
+    device_await(u->store->device, QUEUE_FETCH, set->drained);
+    for (int home = 0; home < HOMES; home++) {
+        bool read = home != HOME_WEIGHTS || u->store->type == FP32;
+        if (set->buffers[home] && read) update_transfer(u, set, home, piece, true);
+    }
+    device_record(u->store->device, QUEUE_FETCH, set->filled);
+}
+
+static inline void update_compute(Update *u, UpdateSet *set, const UpdatePiece *piece) {
+    Store *store = u->store;
+    const size_t n_decay = store_layout(store, piece->block)->n_decay;
+    const size_t decayed = n_decay > piece->at ? size_min(n_decay - piece->at, piece->n) : 0;
+    void *w = update_operand(u, set, HOME_WEIGHTS, piece);
+    float *master = NULL, *m = (float *)update_operand(u, set, HOME_M, piece);
+    float *v = (float *)update_operand(u, set, HOME_V, piece);
+    const float *g = (const float *)update_operand(u, set, HOME_GRADIENTS, piece);
+    if (update_has(store, HOME_MASTER)) master = (float *)update_operand(u, set, HOME_MASTER, piece);
+    if (store->device->kind == DEVICE_CUDA && u->tier == TIER_HOST) {
+        device_wait_event(store->device, set->filled);
+        adamw_cpu(&u->step, store->type, w, master, m, v, g, piece->n, decayed);
+    } else {
+        device_await(store->device, QUEUE_COMPUTE, set->filled);
+        adamw(store->device, &u->step, store->type, w, master, m, v, g, piece->n, decayed);
+    }
+    device_record(store->device, QUEUE_COMPUTE, store->ready);
+    device_await(store->device, QUEUE_STASH, store->ready);
+    for (int home = 0; home < HOMES; home++) {
+        if (set->buffers[home] && home != HOME_GRADIENTS) update_transfer(u, set, home, piece, false);
+    }
+    device_record(store->device, QUEUE_STASH, set->drained);
+}
+
+// A rank has updated its shard of a block whose weights are whole on every rank: the others get it.
+static inline void update_gather(Update *u, size_t block, DeviceEvent *stashed) {
+    Store *store = u->store;
+    Device *device = store->device;
+    const Home *home = &store->homes[HOME_WEIGHTS];
+    size_t first = store_shard(store, block), S = store_shard_elements(store, block);
+    if (store->place.stage < 1 || home->sharded) return;
+    if (store_in_place(store, HOME_WEIGHTS)) {
+        device_await(device, QUEUE_COLLECTIVE, stashed);
+        collective_gather(store->ranks, device, store_at(store, HOME_WEIGHTS, block, 0), S * home->size);
+        return;
+    }
+    Slot *slot = store_slot(store->weights, block);
+    device_await(device, QUEUE_FETCH, stashed);
+    device_await(device, QUEUE_FETCH, slot->drained);
+    memory_transfer(store->memory, QUEUE_FETCH, TIER_DEVICE, slot->data + first * home->size, home->tier,
+                    store_at(store, HOME_WEIGHTS, block, first), S * home->size);
+    device_record(device, QUEUE_FETCH, store->fetched);
+    device_await(device, QUEUE_COLLECTIVE, store->fetched);
+    collective_gather(store->ranks, device, slot->data, S * home->size);
+    device_record(device, QUEUE_COLLECTIVE, store->gathered);
+    device_await(device, QUEUE_STASH, store->gathered);
+    memory_transfer(store->memory, QUEUE_STASH, home->tier, store_at(store, HOME_WEIGHTS, block, 0), TIER_DEVICE,
+                    slot->data, store_layout(store, block)->n_elements * home->size);
+    device_record(device, QUEUE_STASH, slot->drained);
+}
+
+// Buffers for what has its home elsewhere; without any, a piece is all that a rank has of a block.
+static inline void update_open(Update *u) {
+    Store *store = u->store;
+    const size_t N = store->place.stage >= 1 ? (size_t)store->ranks->size : 1;
+    const size_t largest = size_max(store->embedding.n_elements, store->layer.n_elements) / N;
+    static const Kind kinds[HOMES] = {KIND_WEIGHTS, KIND_GRADIENTS, KIND_MASTER, KIND_MOMENTS, KIND_MOMENTS};
+    static const char *const owners[HOMES] = {"piece of weights", "piece of gradients", "piece of master weights",
+                                              "piece of m", "piece of v"};
+    bool staged = false;
+    for (int home = 0; home < HOMES; home++) staged = staged || store->homes[home].tier != u->tier;
+    u->piece_elements = staged ? size_min(STORE_PIECE, largest) : largest;
+    for (int i = 0; i < UPDATE_SETS; i++) {
+        u->sets[i].filled = store->update_events[2 * i];
+        u->sets[i].drained = store->update_events[2 * i + 1];
+        for (int home = 0; home < HOMES; home++) {
+            u->sets[i].buffers[home] = NULL;
+            if (store->homes[home].tier == u->tier || !update_has(store, home)) continue;
+            u->sets[i].buffers[home] = (char *)memory_push_aligned(
+                store->memory, u->tier, kinds[home], u->piece_elements * store->homes[home].size, MEMORY_PAGE,
+                owners[home]);
+        }
+    }
+}
+
+// AdamW on every block, after the gradients of all are at home. A step that is not applied moves nothing.
+static inline void store_update(Store *store, const AdamW *step) {
+    Update u;
+    memset(&u, 0, sizeof(u));
+    u.store = store;
+    u.step = *step;
+    u.tier = store->place.update_on_host ? TIER_HOST : TIER_DEVICE;
+    size_t marks[TIERS];
+    for (int t = 0; t < TIERS; t++) marks[t] = memory_mark(store->memory, (Tier)t);
+    update_open(&u);
+    if (step->apply || store->device->kind == DEVICE_PLAN) {
+        UpdatePiece piece = {0, 0, 0}, next = {0, 0, 0};
+        size_t i = 0;
+        bool more = update_next(&u, &next);
+        update_fetch(&u, &u.sets[0], &next);
+        for (; more; i++) {
+            piece = next;
+            more = update_next(&u, &next);
+            if (more) update_fetch(&u, &u.sets[(i + 1) % UPDATE_SETS], &next);
+            update_compute(&u, &u.sets[i % UPDATE_SETS], &piece);
+            if (!more || next.block != piece.block) {
+                update_gather(&u, piece.block, u.sets[i % UPDATE_SETS].drained);
+            }
+        }
+        for (int slot = 0; slot < SLOTS; slot++) store->weights[slot].valid = false;
+    }
+    store_join(store);
+    for (int t = 0; t < TIERS; t++) memory_release(store->memory, (Tier)t, marks[t]);
+}
+
+#endif
