@@ -48,7 +48,8 @@ typedef struct {
     DeviceEvent *filled, *drained;
 } Slot;
 
-enum { SLOTS = 3, NO_BLOCK = -1 };
+enum { SLOTS = 3 };
+static const int64_t NO_BLOCK = -1;
 enum { STORE_PIECE = 1 << 20 };  // elements on their way to another memory or rank
 
 typedef struct {

@@ -48,7 +48,7 @@ static inline void update_range(const Store *store, size_t block, size_t *first,
     *end = *first + (sharded ? store_shard_elements(store, block) : store_layout(store, block)->n_elements);
 }
 
-// Moves to the next piece, from {NO_BLOCK + 1, 0, 0} on; false after the last.
+// Moves to the next piece, from {0, 0, 0} on; false after the last.
 static inline bool update_next(const Update *u, UpdatePiece *piece) {
     size_t first, end;
     update_range(u->store, piece->block, &first, &end);

@@ -153,6 +153,8 @@ static void test_schedules(void **state) {
 
 static const char *phase_of(const char *line, char *field) { return csv_field(line, 1, field); }
 
+enum { KINDS_IN_CSV = 12 };
+
 // memory.csv: planned by --plan = planned by the run = measured; rows add up; a fixed order.
 static void test_plan_and_run_write_the_same_memory(void **state) {
     (void)state;
@@ -166,11 +168,11 @@ static void test_plan_and_run_write_the_same_memory(void **state) {
         char *plan = read_file(in_directory(directory, "plan%d/memory.csv", i), NULL);
         char *run = read_file(in_directory(directory, "run%d/memory.csv", i), NULL), *p = plan, *r = run;
         assert_int_equal(access(in_directory(directory, "plan%d/steps.csv", i), F_OK), -1);
-        assert_int_equal(count_lines(plan), 1 + 8 * 3 * 12);
+        assert_int_equal(count_lines(plan), 1 + 8 * 3 * KINDS_IN_CSV);
         assert_int_equal(count_lines(run), count_lines(plan));
         assert_memory_equal(plan, "rank,phase,tier,kind,planned_bytes,measured_bytes\n", 50);
         const char *order[] = {"setup", "forward", "head", "backward", "update", "validation", "sample", "save"};
-        for (int line = 0; line < 8 * 3 * 11; line++) {
+        for (int line = 0; line < 8 * 3 * KINDS_IN_CSV; line++) {
             p = strchr(p, '\n') + 1;
             r = strchr(r, '\n') + 1;
             size_t common = strcspn(p, "\n");
@@ -179,7 +181,7 @@ static void test_plan_and_run_write_the_same_memory(void **state) {
             char planned[64];
             csv_field(r, 4, planned);
             assert_string_equal(planned, csv_field(r, 5, field));
-            assert_string_equal(phase_of(r, field), order[line / 33]);
+            assert_string_equal(phase_of(r, field), order[line / (3 * KINDS_IN_CSV)]);
         }
         free(plan);
         free(run);
@@ -196,7 +198,8 @@ static void test_steps_csv(void **state) {
     char *csv = read_file(in_directory(directory, "steps.csv"), NULL), *line = csv;
     assert_int_equal(count_lines(csv), 6);
     assert_memory_equal(csv, "step,tokens,train_loss,val_loss,norm,lr,ms,tokens_per_second,mfu,peak_device_bytes,"
-                             "peak_host_bytes,skipped,loss_scale,good_steps\n", 127);
+                             "peak_host_bytes,skipped,loss_scale,good_steps,sent_bytes,disk_read_bytes,"
+                             "disk_written_bytes\n", 173);
     for (int step = 1; step <= 5; step++) {
         line = strchr(line, '\n') + 1;
         assert_int_equal(atoi(csv_field(line, 0, field)), step);
