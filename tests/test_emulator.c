@@ -26,6 +26,14 @@ static void run_family(void *family) { ((const Family *)family)->run(); }
 
 static void test_family(void **state) { expect_exit(run_family, *state, 0, ""); }
 
+static const Family *family_named(const char *name) {
+    for (int i = 0; i < N_FAMILIES; i++) {
+        if (strcmp(FAMILIES[i].name, name) == 0) return &FAMILIES[i];
+    }
+    fail_msg("no family %s", name);
+    return NULL;
+}
+
 // Races between streams are found in whatever order operations execute, and correct programs pass in all of them.
 static void test_stream_orders(void **state) {
     (void)state;
@@ -47,6 +55,10 @@ static void test_stream_orders(void **state) {
         for (int i = 0; i < N_FAMILIES; i++) {
             if (strcmp(FAMILIES[i].name, "family_runtime") == 0) expect_exit(run_family, (void *)&FAMILIES[i], 0, "");
         }
+    }
+    for (size_t o = 0; o < sizeof(ORDERS) / sizeof(ORDERS[0]); o++) {
+        setenv("EMULATOR_STREAMS", ORDERS[o], 1);
+        expect_exit(run_family, (void *)family_named("family_streams"), 0, "");
     }
     setenv("EMULATOR_STREAMS", "sometimes", 1);
     expect_exit(run_twin, (void *)&PLANTS[0], 1, "EMULATOR_STREAMS");
