@@ -20,6 +20,8 @@ extern "C" {
 typedef struct {
     uint64_t launches;                 // kernels
     uint64_t matmuls;                  // cublasLtMatmul calls
+    uint64_t collectives;              // calls of NCCL that move data, also ncclSend and ncclRecv
+    uint64_t sent_bytes;               // by this rank to others, each byte once where NCCL could do that
     uint64_t copies, copied_bytes;     // cudaMemcpy* and cudaMemset*
     uint64_t pageable_copies;          // asynchronous ones from or to host memory that is not pinned
     uint64_t warp_instructions;        // executed by warps

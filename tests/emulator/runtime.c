@@ -36,6 +36,9 @@ static void options_read(Options *options) {
     const char *devices = getenv("EMULATOR_DEVICES"), *pageable = getenv("EMULATOR_PAGEABLE");
     if (options->n_devices == 0) options->n_devices = devices ? atoi(devices) : 1;
     if (options->n_devices < 1) fail("EMULATOR_DEVICES=%s is not a number of devices", devices);
+    const char *timeout = getenv("EMULATOR_TIMEOUT");
+    options->timeout = timeout ? atof(timeout) : 20;
+    if (!(options->timeout > 0)) fail("EMULATOR_TIMEOUT=%s is not a number of seconds", timeout);
     options->refuses_pageable = pageable && strcmp(pageable, "0") == 0;
     options->coverage = getenv("EMULATOR_COVERAGE");
     options->report_leaks = getenv("EMULATOR_LEAKS") != NULL;
@@ -57,7 +60,9 @@ static void report_leaks(void) {
 
 __attribute__((destructor)) static void emulator_finish(void) {
     if (!emulator.started) return;
+    pthread_mutex_lock(&emulator.lock);  // from now on the helpers of nccl_ranks.c rest
     stream_finish();
+    if (emulator.on_end) emulator.on_end(NULL);
     if (emulator.options.report_leaks) report_leaks();
     report_coverage();
     if (!emulator.options.print_counts) return;

@@ -208,6 +208,7 @@ typedef struct Options {
     uint64_t seed;
     int compute_capability;
     int n_devices;
+    double timeout;  // seconds that a rank waits for its peers while none of them executes anything
     bool refuses_pageable;
     const char *coverage;
     bool report_leaks, print_counts;
@@ -259,6 +260,7 @@ typedef struct Emulator {
     uint64_t n_launches;
     void **objects;  // of cuBLASLt
     size_t n_objects;
+    struct Nccl *nccl;
     float *scratch;  // of products
     size_t n_scratch;
     cudaError_t last_error;
