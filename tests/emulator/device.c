@@ -20,9 +20,10 @@ int device_current(void) { return thread_device; }
 void device_use(void) {
     if (emulator.device == 0) emulator.device = thread_device + 1;
     if (emulator.device == thread_device + 1) return;
-    fail("wrong device: this thread's device is %d, the process has used device %d before; cudaSetDevice comes first, "
-         "in each thread",
-         thread_device, emulator.device - 1);
+    fail(
+        "wrong device: this thread's device is %d, the process has used device %d before; cudaSetDevice comes first, "
+        "in each thread",
+        thread_device, emulator.device - 1);
 }
 
 cudaError_t cudaGetDeviceCount(int *n) {

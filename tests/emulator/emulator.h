@@ -49,12 +49,12 @@ void emulator_region_end(void *pointer, void *stream);
 // A name for an allocation, for messages. Does nothing but this.
 void emulator_name(const void *pointer, const char *name);
 
-// How many devices there are; before the first call of CUDA. EMULATOR_DEVICES says the same, 1 is the default. A process
-// uses one of them.
+// How many devices there are; before the first call of CUDA. EMULATOR_DEVICES says the same, 1 is the default. A
+// process uses one of them.
 void emulator_devices(int n);
 
-// The host reads or writes pinned host memory: the calling thread now, or the host function of a stream that calls this.
-// What the streams do with these bytes must be ordered with it.
+// The host reads or writes pinned host memory: the calling thread now, or the host function of a stream that calls
+// this. What the streams do with these bytes must be ordered with it.
 void emulator_host_reads(const void *pointer, size_t n_bytes);
 void emulator_host_writes(const void *pointer, size_t n_bytes);
 

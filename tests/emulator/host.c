@@ -32,10 +32,12 @@ static void note_add(const HostNote *note) {
     size_t kept = 0;
     for (size_t i = 0; i < emulator.n_host_notes; i++) {
         const HostNote *old = &emulator.host_notes[i];
-        if (is_conflict(old, note) && !clock_is_after(&note->clock, old->at) && !clock_is_after(&old->clock, note->at)) {
-            fail("race between streams: %s of pinned host memory %p by %s, and %s by %s in another stream, which no "
-                 "event orders",
-                 kind_name(note->kind), (void *)note->begin, note->name, kind_name(old->kind), old->name);
+        if (is_conflict(old, note) && !clock_is_after(&note->clock, old->at) &&
+            !clock_is_after(&old->clock, note->at)) {
+            fail(
+                "race between streams: %s of pinned host memory %p by %s, and %s by %s in another stream, which no "
+                "event orders",
+                kind_name(note->kind), (void *)note->begin, note->name, kind_name(old->kind), old->name);
         }
         if (!is_covered(old, note)) emulator.host_notes[kept++] = *old;
     }

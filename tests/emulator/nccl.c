@@ -1,8 +1,8 @@
 // nccl.c - the stand-in for libnccl: arguments, groups, and what a launch does with device memory.
 //
 // A launch is two operations of its stream: the first posts the calls and what they send, the second takes what the
-// peers have posted and writes the results (nccl_ranks.h). Both check memory as a kernel would be checked. As elsewhere,
-// what NCCL would refuse, or answer with a hang, is a fault.
+// peers have posted and writes the results (nccl_ranks.h). Both check memory as a kernel would be checked. As
+// elsewhere, what NCCL would refuse, or answer with a hang, is a fault.
 //
 // Invariant: the launches of a communicator are ordered in each rank: by their stream, or by events.
 #include <nccl.h>
@@ -154,9 +154,10 @@ static void check_group(const Launch *launch) {
 
 static void check_stream(Communicator *c, const Clock *clock, const char *name) {
     if (!c->has_end || clock_is_after(clock, c->end)) return;
-    fail("race between streams: %s, and before it %s in another stream, which no event orders: the calls of a "
-         "communicator must be ordered",
-         name, c->end_name);
+    fail(
+        "race between streams: %s, and before it %s in another stream, which no event orders: the calls of a "
+        "communicator must be ordered",
+        name, c->end_name);
 }
 
 static void call_number(Communicator *c, Call *call) {
@@ -233,7 +234,8 @@ static Communicator *communicator_checked(ncclComm_t handle, const char *name) {
     fail("invalid argument: %s: %p is no communicator, or is destroyed", name, (void *)handle);
 }
 
-static void check_buffer(const Communicator *c, const Call *call, const void *pointer, size_t n_bytes, const char *side) {
+static void check_buffer(const Communicator *c, const Call *call, const void *pointer, size_t n_bytes,
+                         const char *side) {
     char what[96];
     if (n_bytes == 0) return;
     snprintf(what, sizeof(what), "%s's %s in rank %d", call_name(call), side, c->rank);
@@ -252,9 +254,10 @@ static void check_in_place(const Communicator *c, const Call *call) {
     if (call->from == in_place || !is_overlapping(call->from, call->from_bytes, call->to, call->to_bytes)) return;
     char text[128];
     call_describe(call, text, sizeof(text));
-    fail("overlapping buffers: rank %d: %s: sendbuff %p and recvbuff %p overlap, and not as NCCL defines in place: "
-         "sendbuff would be %p",
-         c->rank, text, (const void *)call->from, (void *)call->to, (const void *)in_place);
+    fail(
+        "overlapping buffers: rank %d: %s: sendbuff %p and recvbuff %p overlap, and not as NCCL defines in place: "
+        "sendbuff would be %p",
+        c->rank, text, (const void *)call->from, (void *)call->to, (const void *)in_place);
 }
 
 static void check_numbers(const Communicator *c, const Call *call) {
@@ -264,7 +267,8 @@ static void check_numbers(const Communicator *c, const Call *call) {
     if (call->peer < 0 || call->peer >= c->n_ranks) {
         fail("invalid argument: %s: rank %d of %d", name, call->peer, c->n_ranks);
     }
-    if (call->count > (uint64_t)1 << 40) fail("invalid argument: %s: a count of %llu", name, (unsigned long long)call->count);
+    if (call->count > (uint64_t)1 << 40)
+        fail("invalid argument: %s: a count of %llu", name, (unsigned long long)call->count);
 }
 
 static ncclResult_t call_make(Call call, ncclComm_t handle, cudaStream_t stream) {
@@ -288,7 +292,8 @@ static ncclResult_t call_make(Call call, ncclComm_t handle, cudaStream_t stream)
 
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-    return call_make((Call){.kind = CALL_ALL_GATHER, .type = type, .count = count, .from = from, .to = to}, comm, stream);
+    return call_make((Call){.kind = CALL_ALL_GATHER, .type = type, .count = count, .from = from, .to = to}, comm,
+                     stream);
 }
 
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
@@ -304,13 +309,10 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
 
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
                            ncclComm_t comm, cudaStream_t stream) {
-    return call_make((Call){.kind = CALL_ALL_REDUCE,
-                            .type = type,
-                            .reduction = (int)reduction,
-                            .count = count,
-                            .from = from,
-                            .to = to},
-                     comm, stream);
+    return call_make(
+        (Call){
+            .kind = CALL_ALL_REDUCE, .type = type, .reduction = (int)reduction, .count = count, .from = from, .to = to},
+        comm, stream);
 }
 
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
@@ -353,20 +355,26 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *unique) {
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRank(ncclComm_t *handle, int n_ranks, ncclUniqueId unique, int rank) {
+static Communicator *communicator_new(int n_ranks, const ncclUniqueId *unique, int rank) {
     API_ENTER;
     UniqueId id;
-    memcpy(&id, &unique, sizeof(id));
+    memcpy(&id, unique, sizeof(id));
     if (group.depth > 0) fail("not emulated: ncclCommInitRank in a group: each rank is a process");
     if (id.magic != ID_MAGIC) fail("invalid argument: ncclCommInitRank: the id does not come from ncclGetUniqueId");
     device_use();
     Nccl *nccl = nccl_state();
+    if (nccl->n_communicators == MOST_COMMUNICATORS) fail("more than %d communicators", MOST_COMMUNICATORS);
     Communicator *c = checked_alloc(sizeof(*c));
     *c = (Communicator){.rank = rank, .n_ranks = n_ranks, .device = device_current()};
     memcpy(c->name, id.name, sizeof(c->name));
-    nccl->communicators = grown(nccl->communicators, nccl->n_communicators, sizeof(c));
     nccl->communicators[nccl->n_communicators++] = c;
     ranks_attach(c);
+    return c;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *handle, int n_ranks, ncclUniqueId unique, int rank) {
+    Communicator *c = communicator_new(n_ranks, &unique, rank);
+    ranks_meet(c);
     *handle = (ncclComm_t)(void *)c;
     return ncclSuccess;
 }

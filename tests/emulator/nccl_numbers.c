@@ -9,10 +9,11 @@
 static const struct {
     const char *name;
     size_t n_bytes;
-} TYPES[] = {[ncclInt8] = {"ncclInt8", 1},       [ncclUint8] = {"ncclUint8", 1},     [ncclInt32] = {"ncclInt32", 4},
-             [ncclUint32] = {"ncclUint32", 4},   [ncclInt64] = {"ncclInt64", 8},     [ncclUint64] = {"ncclUint64", 8},
-             [ncclFloat16] = {"ncclFloat16", 2}, [ncclFloat32] = {"ncclFloat32", 4}, [ncclFloat64] = {"ncclFloat64", 8},
-             [ncclBfloat16] = {"ncclBfloat16", 2}};
+} TYPES[] = {
+    [ncclInt8] = {"ncclInt8", 1},        [ncclUint8] = {"ncclUint8", 1},     [ncclInt32] = {"ncclInt32", 4},
+    [ncclUint32] = {"ncclUint32", 4},    [ncclInt64] = {"ncclInt64", 8},     [ncclUint64] = {"ncclUint64", 8},
+    [ncclFloat16] = {"ncclFloat16", 2},  [ncclFloat32] = {"ncclFloat32", 4}, [ncclFloat64] = {"ncclFloat64", 8},
+    [ncclBfloat16] = {"ncclBfloat16", 2}};
 
 size_t number_bytes(int type) {
     return type >= 0 && (size_t)type < sizeof(TYPES) / sizeof(TYPES[0]) ? TYPES[type].n_bytes : 0;

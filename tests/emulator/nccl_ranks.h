@@ -11,8 +11,8 @@
 //
 // Collectives match by their number in the communicator, sends and receives by their number in the pair.
 //
-// Invariant: a post stays until all who match it have completed; the posts of a rank's last launch say all it waits for,
-// so ranks that wait for each other are found from the segment alone.
+// Invariant: a post stays until all who match it have completed; the posts of a rank's last launch say all it waits
+// for, so ranks that wait for each other are found from the segment alone.
 #ifndef NCCL_RANKS_H
 #define NCCL_RANKS_H
 
@@ -20,7 +20,7 @@
 
 #include "state.h"
 
-enum { MOST_RANKS = 32, MOST_POSTS = 256 };
+enum { MOST_RANKS = 32, MOST_POSTS = 256, MOST_COMMUNICATORS = 64 };
 
 typedef enum { CALL_ALL_GATHER, CALL_REDUCE_SCATTER, CALL_ALL_REDUCE, CALL_BROADCAST, CALL_SEND, CALL_RECV } CallKind;
 
@@ -39,7 +39,7 @@ typedef struct Call {
 typedef struct Post {
     Call call;
     uint64_t launch;
-    off_t offset;  // of the data
+    off_t offset;   // of the data
     int n_readers;  // left; 0: free
 } Post;
 
@@ -96,15 +96,30 @@ struct Launch {
     Call calls[];
 };
 
+double meeting_seconds(void);
+void meeting_lock(Meeting *meeting);
+void meeting_unlock(Meeting *meeting);
+void meeting_changed(Meeting *meeting);  // wakes all who sleep
+void meeting_sleep(Meeting *meeting, uint32_t generation, double seconds);
+bool rank_holds_lock(int file, int rank);  // its process lives
+// With the lock held: the post of `peer` that matches a call of `rank`, or NULL.
+Post *post_match(Meeting *meeting, int rank, const Call *call, int peer);
+// Is `peer` one of those that a call needs? The root of a broadcast needs all, too: it is not done before.
+bool call_needs(const Call *call, int peer);
+void ranks_list(uint32_t ranks, char *text, size_t n_text);  // "ranks 0, 2"
+
 // The segment of a new id: its name.
 void ranks_create(char *name, size_t n_name);
-// Returns when all ranks are there.
+// Takes the rank's place.
 void ranks_attach(Communicator *communicator);
-void ranks_leave(Communicator *communicator, RankEnd end);   // tells the others
+// Returns when all ranks are there. Without the emulator's lock.
+void ranks_meet(Communicator *communicator);
+void ranks_leave(Communicator *communicator, RankEnd end);  // tells the others
 void ranks_detach(Communicator *communicator);  // after that; nothing may be pending. Without the emulator's lock
 // Tells the others how many calls were made, and which was the last; and the helper, if they ask for it.
 void ranks_announce(Communicator *communicator, const Call *last);
 void ranks_post(Launch *launch);
+void *ranks_help(void *communicator);          // the helper's thread
 bool ranks_ready(Launch *launch, bool waits);  // all peers have posted what matches
 // Reads from the data that `peer` has posted for this call.
 void ranks_read(const Launch *launch, const Call *call, int peer, size_t offset, void *to, size_t n_bytes);
@@ -127,7 +142,7 @@ void numbers_scale(int type, void *x, size_t n, int n_ranks, bool is_sum);
 
 // nccl.c: all communicators of this process.
 typedef struct Nccl {
-    Communicator **communicators;
+    Communicator *communicators[MOST_COMMUNICATORS];  // never moved: some calls look without the emulator's lock
     size_t n_communicators;
     char created[16][64];  // segments of the ids that this process has made
     size_t n_created;

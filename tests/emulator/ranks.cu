@@ -1,4 +1,4 @@
-// ranks.cu - NCCL's stand-in: results for 1 to 4 ranks, and programs with one bug each with their twins, as in plants.cu.
+// ranks.cu - NCCL's stand-in: results for 1 to 4 ranks, and programs with one bug each, with their twins, as plants.cu.
 //
 // The ranks are forked; each is a process with an emulator of its own. What one rank says is on everybody's stderr.
 //
@@ -291,6 +291,7 @@ static void queries_body(Rank &r, bool) {
     expect(emulator_counts().collectives == 3, "calls");
     expect(emulator_counts().sent_bytes == 2 * others * 48 / r.n + others * 12, "bytes sent");
     expect(value_at(x, 11) == 11 * r.n, "ncclAllReduce");
+    expect(strcmp(ncclGetErrorString(ncclRemoteError), ncclGetErrorString(ncclInternalError)) != 0, "names of errors");
     CHECK(ncclCommFinalize(r.comm));
 }
 static void queries_start(int rank, int n, RankPage *page, void *) {
@@ -533,7 +534,8 @@ static void aborted_rank(bool bug) {
             _exit(0);
         }
         while (is_bug && error == ncclSuccess) CHECK(ncclCommGetAsyncError(r.comm, &error));
-        expect(!is_bug || (error == ncclRemoteError && strstr(ncclGetLastError(r.comm), "rank 1")), "asynchronous error");
+        bool is_told = error == ncclRemoteError && strstr(ncclGetLastError(r.comm), "rank 1 has failed or aborted");
+        expect(!is_bug || is_told, "asynchronous error");
         CHECK(ncclAllReduce(x, x, 100, ncclFloat32, ncclSum, r.comm, r.a));
     });
 }
@@ -664,6 +666,21 @@ static void wrong_rank(bool bug) {
         rank_join(&r);
     }, false);
 }
+static void *join_other(void *rank) {
+    Rank other = *(Rank *)rank;
+    other.rank = 1;
+    rank_join(&other);
+    return NULL;
+}
+static void one_process(bool bug) {
+    ranks(bug ? 1 : 2, bug, [](Rank &r, bool is_bug) {
+        pthread_t thread;
+        r.n = 2;
+        if (is_bug) pthread_create(&thread, NULL, join_other, &r);
+        rank_join(&r);
+        rank_end(r);
+    }, false);
+}
 static void wrong_size(bool bug) {
     ranks(2, bug, [](Rank &r, bool is_bug) {
         if (is_bug && r.rank == 1) usleep(50000), r.n = 3;
@@ -789,8 +806,8 @@ const Plant RANK_PLANTS[] = {
     PLANT(different_reductions, "different reductions|ncclMax|ncclAvg"),
     PLANT(different_roots, "different roots|root 0|root 1"),
     PLANT(different_sizes,
-          "different sizes|rank 0 makes ncclSend of 100 ncclFloat32 to rank 1|rank 1 makes ncclRecv of 50 ncclFloat32 from "
-          "rank 0"),
+          "different sizes|rank 0 makes ncclSend of 100 ncclFloat32 to rank 1|rank 1 makes ncclRecv of 50 ncclFloat32 "
+          "from rank 0"),
     PLANT(different_orders,
           "deadlock|rank 0 waits for rank 1 in ncclAllReduce|rank 1 waits for rank 0 in ncclRecv|in the same order"),
     PLANT(send_without_recv,
@@ -805,7 +822,8 @@ const Plant RANK_PLANTS[] = {
           "lost rank|rank 0 waits for rank 1 in ncclAllReduce|rank 1 has ended with this fault: uninitialised read"),
     PLANT(aborted_rank, "missing call|rank 0 waits for rank 1|rank 1 has called ncclCommAbort after 1 calls"),
     PLANT(send_send,
-          "deadlock|rank 0 waits for rank 1 in ncclSend|rank 1 waits for rank 0 in ncclSend|NCCL may block|ncclGroupStart"),
+          "deadlock|rank 0 waits for rank 1 in ncclSend|rank 1 waits for rank 0 in ncclSend|NCCL may block|"
+          "ncclGroupStart"),
     PLANT(send_ring, "deadlock|rank 0 waits for rank 1|rank 3 waits for rank 0 in ncclSend|ncclGroupStart"),
     PLANT(send_self, "deadlock|rank 0 waits for rank 0 in ncclSend"),
     PLANT(group_overlap, "overlapping buffers|rank 1|ncclRecv of 50|ncclSend of 50|of the same group"),
@@ -819,6 +837,7 @@ const Plant RANK_PLANTS[] = {
     PLANT(destroyed, "is no communicator, or is destroyed"),
     PLANT(host_function, "a host function of a stream calls the CUDA API"),
     PLANT(wrong_rank, "invalid argument|rank 2 of 2"),
+    PLANT(one_process, "invalid argument|are one process, which is not emulated"),
     PLANT(wrong_size, "invalid argument|rank 1 says there are 3 ranks, another has said 2"),
     PLANT(same_rank, "invalid argument|two ranks say that they are rank 1 of 2"),
     {"ranks_same_device", same_device_start, "invalid argument|ranks 0 and 1 both use device 1"},

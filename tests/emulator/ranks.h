@@ -42,8 +42,8 @@ static inline void ranks_share(RankPage *page, int rank, void *bytes, size_t n_b
     memcpy(bytes, page->bytes, n_bytes);
 }
 
-// The largest exit status of a rank, 0 where body() returned; a rank ended by a signal counts as 128 + the signal, unless
-// that is SIGKILL, which only a test sends.
+// The largest exit status of a rank, 0 where body() returned; a rank ended by a signal counts as 128 + the signal,
+// unless that is SIGKILL, which only a test sends.
 static inline int ranks_run(int n_ranks, RankBody *body, void *argument) {
     RankPage *page =
         (RankPage *)mmap(NULL, sizeof(RankPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

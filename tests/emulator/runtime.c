@@ -276,9 +276,10 @@ static void copy_push(Copy c, enum cudaMemcpyKind kind, cudaStream_t stream, boo
     if (!waits && (is_pageable_source || is_pageable_target)) {
         emulator.counts.pageable_copies++;
         if (emulator.options.refuses_pageable) {
-            fail("pageable memory: cudaMemcpyAsync of %zu bytes: the host's side is not pinned, so the host waits "
-                 "(EMULATOR_PAGEABLE=0)",
-                 c.width * c.height);
+            fail(
+                "pageable memory: cudaMemcpyAsync of %zu bytes: the host's side is not pinned, so the host waits "
+                "(EMULATOR_PAGEABLE=0)",
+                c.width * c.height);
         }
     }
     char name[96];

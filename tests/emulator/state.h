@@ -11,7 +11,8 @@
 //     host.c             who reads and writes pinned host memory, and in which order
 //     stream.c           streams, events, and when an operation executes
 //     runtime.c …        the CUDA runtime's functions (device.c: queries); cublaslt*.c those of cuBLASLt
-//     nccl.c …           NCCL among processes (nccl_ranks.c: how they meet, nccl_numbers.c: arithmetic)
+//     nccl.c …           NCCL among processes (nccl_ranks.c: how they meet, nccl_waits.c: what they wait for, and
+//                        whether for ever, nccl_numbers.c: arithmetic)
 //     report.c           faults, names, coverage
 //
 // Invariant: all state hangs off the one `emulator`; a CUDA program has one device, so the process has one emulator.
@@ -165,9 +166,9 @@ typedef bool ReadyFunction(void *payload, bool waits);  // waits: returns when i
 void stream_push(cudaStream_t stream, const char *name, OperationFunction *run, const void *payload, size_t n_payload);
 void stream_push_when(cudaStream_t stream, const char *name, ReadyFunction *is_ready, OperationFunction *run,
                       const void *payload, size_t n_payload);
-Position stream_next(cudaStream_t stream, Clock *clock);         // of the operation that would be appended now
-bool stream_executing(Position *position, Clock *clock);         // of what executes; false: nothing does
-bool stream_try(Position position);  // executes up to there, unless something is not ready
+Position stream_next(cudaStream_t stream, Clock *clock);  // of the operation that would be appended now
+bool stream_executing(Position *position, Clock *clock);  // of what executes; false: nothing does
+bool stream_try(Position position);                       // executes up to there, unless something is not ready
 static inline bool clock_is_after(const Clock *clock, Position position) {
     return clock->sequence[position.stream] >= position.sequence;
 }
