@@ -1143,9 +1143,8 @@ static Trainer *trainer_open(int argc, char **argv) {
 // Reserves what m->plan says and fills it; nothing is allocated afterwards.
 static void trainer_start(Trainer *m) {
     matmul_create(&m->device);
-    const char *swap = m->options.swap_directory ? m->options.swap_directory
-                       : m->options.output           ? m->options.output
-                                                     : ".";
+    const char *here = m->options.output ? m->options.output : ".";
+    const char *swap = m->options.swap_directory ? m->options.swap_directory : here;
     memory_reserve(&m->memory, &m->device, &m->plan, swap, m->ranks.rank);
     if (m->options.tune && m->device.real == DEVICE_CUDA) CUDA_ONLY(tune_cuda(&m->device, &m->memory, m->options.tune));
     if (m->config.resume && m->position.tuned != tune_hash(&m->device)) {
@@ -1179,6 +1178,7 @@ static void run(Trainer *m) {
     trainer_start(m);
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
+    signal(SIGUSR1, on_signal);  // what mpirun passes on
     train(m);
     log_table(&m->memory.ledger, "measured, MiB");
     print_end(m, next_peak, next);
