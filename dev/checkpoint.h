@@ -157,6 +157,7 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
     size_t mark = memory_mark(store->memory, TIER_HOST);
     float *values;
     const size_t room = store_push_piece(store, &values, NULL);
+    if (real) memset(values, 0, room * sizeof(float));  // a rank other than 0 fills its own parts only
     for (int section = 0; section < CHECKPOINT_SECTIONS; section++) {
         uint64_t hash = (uint64_t)section;
         for (size_t block = 0; block < store->n_blocks; block++) {
