@@ -559,8 +559,7 @@ static double validate(Trainer *m) {
     }
     n_targets = train_results(m, n_targets);
     memory_end(&m->memory);
-    if (m->device.kind == DEVICE_PLAN || n_targets == 0) return 0.0;
-    return m->batch.host_results[RESULT_LOSS] / (double)n_targets;
+    return n_targets > 0 ? m->batch.host_results[RESULT_LOSS] / (double)n_targets : 0.0;  // PLAN has none
 }
 
 // The logits after position `last` of a sequence in the first slot's host_tokens, as fp32 on the host. `length` is how
@@ -1122,12 +1121,13 @@ static size_t suggest(Trainer *m, char *text, size_t size) {
 static Trainer *trainer_open(int argc, char **argv) {
     Trainer *m = (Trainer *)calloc(1, sizeof(Trainer));
     if (!m) die("out of memory at the start");
+    ranks_open(&m->ranks);  // first, so that a wrong flag ends all ranks
     flags_parse(&m->options, argc, argv);
     if (m->options.help) {
         flags_help(stdout);
+        ranks_end();
         exit(0);
     }
-    ranks_open(&m->ranks);
     if (m->options.ranks && m->options.ranks != m->ranks.size) {
         if (!m->options.plan || m->ranks.size > 1) {
             flags_fail("--ranks %lld is for a --plan in one process; scripts/launch.sh starts ranks",
@@ -1178,6 +1178,7 @@ static void run(Trainer *m) {
     trainer_start(m);
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
+    signal(SIGUSR1, on_signal);  // what mpirun passes on
     train(m);
     log_table(&m->memory.ledger, "measured, MiB");
     print_end(m, next_peak, next);

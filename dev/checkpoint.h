@@ -157,6 +157,7 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
     size_t mark = memory_mark(store->memory, TIER_HOST);
     float *values;
     const size_t room = store_push_piece(store, &values, NULL);
+    if (real) memset(values, 0, room * sizeof(float));  // a rank other than 0 fills its own parts only
     for (int section = 0; section < CHECKPOINT_SECTIONS; section++) {
         uint64_t hash = (uint64_t)section;
         for (size_t block = 0; block < store->n_blocks; block++) {
@@ -268,9 +269,9 @@ static inline int64_t checkpoint_name_step(const char *name) {
     return step;
 }
 
-// The newest good checkpoint of a directory: its path and header, true. Bad ones are named on stderr and passed over;
-// if all are bad, dies: a run must not start from scratch unasked. False if there is none at all. Leftovers of
-// interrupted saves are removed.
+// The newest good checkpoint of a directory: its path and header, true. Bad ones are named on stderr (by rank 0) and
+// passed over; if all are bad, dies: a run must not start from scratch unasked. False if there is none at all.
+// Leftovers of interrupted saves are removed.
 static inline bool checkpoint_newest(const char *directory, char *path, size_t size, CheckpointHeader *header) {
     int64_t below = INT64_MAX;
     for (bool any = false;; any = true) {
@@ -290,7 +291,7 @@ static inline bool checkpoint_newest(const char *directory, char *path, size_t s
         checkpoint_path(path, size, directory, newest);
         const char *wrong = checkpoint_check(path, header);
         if (!wrong) return true;
-        fprintf(stderr, "train_gpt: %s %s; trying the one before\n", path, wrong);
+        if (error_launched(true) == 0) fprintf(stderr, "train_gpt: %s %s; trying the one before\n", path, wrong);
         below = newest;
     }
 }

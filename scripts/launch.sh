@@ -54,4 +54,20 @@ else
     set -- --oversubscribe "$@"  # mpirun counts cores without their threads, so there may be more ranks than these
 fi
 [ "$(id -u)" -ne 0 ] || set -- --allow-run-as-root "$@"
-exec mpirun -np "$n" --bind-to none "$@"
+
+# On a signal mpirun kills the ranks within two seconds, but SIGUSR1 it passes on, and train_gpt saves and stops. In a
+# session of its own it does not see the terminal's Ctrl-C. setpriv: it ends with this script, however that ends.
+exec 3<&0
+set -- mpirun -np "$n" --bind-to none "$@"
+command -v setpriv >/dev/null && set -- setpriv --pdeathsig KILL "$@"
+command -v setsid >/dev/null && set -- setsid "$@"
+"$@" <&3 3<&- &
+pid=$!
+trap 'kill -USR1 "$pid"' HUP INT TERM
+wait "$pid"
+status=$?
+while kill -0 "$pid" 2>/dev/null; do
+    wait "$pid"
+    status=$?
+done
+exit "$status"
