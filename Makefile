@@ -50,12 +50,19 @@ EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))
 
 # The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
-EMULATOR_OBJECTS = $(patsubst tests/emulator/%.c,build/emulator/%.o,$(wildcard tests/emulator/*.c))
+# NCCL's stand-in needs its header; without it the rest is built.
+NCCL_HEADER = $(firstword $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h))
+USE_NCCL = $(if $(NCCL_HEADER),-DUSE_NCCL=1)
+EMULATOR_OBJECTS = $(patsubst tests/emulator/%.c,build/emulator/%.o, \
+    $(filter-out $(if $(NCCL_HEADER),,tests/emulator/nccl%),$(wildcard tests/emulator/*.c)))
 EMULATOR_HEADERS = $(wildcard tests/emulator/*.h)
 # What makes an object that the emulator can run: PTX for sm_80 as text, with line numbers.
 NVCC_EMULATED = -gencode arch=compute_80,code=compute_80 --no-compress
 # What such a program is linked with, instead of -lcudart -lcublasLt; by $(CXX).
-EMULATOR_LIBRARIES = build/libemulator.a -lm -lpthread
+EMULATOR_LIBRARIES = build/libemulator.a -lm -lpthread -lrt
+# Ranks of an emulated program are started by MPI where that is installed.
+MPI_LINK = $(shell mpicc --showme:link 2>/dev/null)
+MPI_COMPILE = $(if $(MPI_LINK),-DUSE_MPI=1 $(shell mpicc --showme:compile))
 
 # With -j, `make setup train` must not start building before the set-up is done.
 ifneq ($(filter setup,$(MAKECMDGOALS)),)
@@ -94,16 +101,16 @@ endif
 emulated: train_gpt_emulated ## ./train_gpt_emulated: the trainer whose cuda device is the emulator of tests/emulator
 
 # Programs for nvcc, with the emulator in place of a GPU.
-NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED -Itests/emulator -Xcompiler -fopenmp
+NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED $(USE_NCCL) $(MPI_COMPILE) -Itests/emulator -Xcompiler -fopenmp
 build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile | build
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -c $< -o $@
 
 train_gpt_emulated: build/emulated/train_gpt.o build/libemulator.a
-	@$(CXX) $^ $(EMULATOR_LIBRARIES) -fopenmp -o $@
+	@$(CXX) $^ $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
 build/emulated/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
-	$(CXX) $@.o $(EMULATOR_LIBRARIES) -fopenmp -lcmocka -o $@
+	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -lcmocka -o $@
 
 build:
 	@mkdir -p build
@@ -131,9 +138,10 @@ build/emulated/%.o: tests/%.cu $(EMULATOR_HEADERS) Makefile
 	@mkdir -p $(@D) && $(NVCC) $(NVCC_FLAGS) $(NVCC_EMULATED) -Itests/emulator -c $< -o $@
 
 # A program of tests/ whose other half is CUDA code for the emulator.
-$(BUILD)/test_emulator: tests/test_emulator.c $(patsubst %,build/emulated/emulator/%.o,plants families products) \
+$(BUILD)/test_emulator: tests/test_emulator.c \
+    $(patsubst %,build/emulated/emulator/%.o,plants families products $(if $(NCCL_HEADER),ranks)) \
     build/libemulator.a $(wildcard tests/*.h) Makefile | build
-	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) -c $< -o $@.o && \
+	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(USE_NCCL) -c $< -o $@.o && \
 	$(CXX) $@.o $(filter %.o,$^) $(EMULATOR_LIBRARIES) -lcmocka -o $@
 
 build/bench_emulator: build/emulated/emulator/bench.o build/libemulator.a

@@ -1195,6 +1195,7 @@ int main(int argc, char **argv) {
     if (m->options.output && m->options.plan) log_memory_csv(m->options.output, &m->ranks, &m->plan, NULL);
     if (!m->options.plan) run(m);
     trainer_close(m);
+    ranks_end();
     return 0;
 }
 #endif

@@ -51,10 +51,12 @@ static inline void ranks_open(Ranks *ranks) {
     int launched = error_launched(false);
     if (launched <= 1) return;
 #ifdef USE_MPI
-    int provided = 0;
+    int provided = 0, begun = 0;
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // a rank that waits must not take a core from one that computes
     MPI_Comm local;
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Initialized(&begun);
+    if (begun) MPI_Query_thread(&provided);
+    else MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &ranks->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks->size);
     if (provided < MPI_THREAD_SERIALIZED) die("this MPI allows calls from one thread only (level %d)", provided);
@@ -326,7 +328,16 @@ static inline void ranks_close(Ranks *ranks) {
     MPI_Type_free(&ranks->unit);
     MPI_Comm_free(&ranks->data);
     MPI_Comm_free(&ranks->hosts);
-    MPI_Finalize();
+#endif
+}
+
+// The last call of a program: no ranks can be opened afterwards.
+static inline void ranks_end(void) {
+#ifdef USE_MPI
+    int begun = 0, ended = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&ended);
+    if (begun && !ended) MPI_Finalize();
 #endif
 }
 

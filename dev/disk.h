@@ -117,10 +117,15 @@ static inline void disk_go_direct(Disk *disk) {
     if (!disk->direct && fcntl(disk->fd, F_SETFL, flags) != 0) {
         die("%s: can't turn O_DIRECT off: %s. Choose another --swap-dir", disk->path, error_text());
     }
+    unsigned char room[2 * DISK_SECTOR], *zeros = disk_sector_in(room);  // the file starts as zeros
+    memset(zeros, 0, DISK_SECTOR);
+    if (disk_transfer(disk->fd, disk->direct, NULL, zeros, 0, DISK_SECTOR) != DISK_SECTOR) {
+        die("%s: can't write: %s. Choose another --swap-dir", disk->path, error_text());
+    }
 #endif
 }
 
-// Makes a swap file of n_bytes (rounded up to DISK_SECTOR) in a directory. Dies, with what to do, if the directory is
+// Makes a swap file of n_bytes (rounded up to DISK_SECTOR), all zero, in a directory. Dies, with what to do, if the directory is
 // missing or can't be written to, or has not that many bytes. Rank 0 says so on stdout if the file is not O_DIRECT.
 static inline void disk_open(Disk *disk, const char *directory, size_t n_bytes, int rank) {
     memset(disk, 0, sizeof(*disk));
@@ -141,7 +146,7 @@ static inline void disk_open(Disk *disk, const char *directory, size_t n_bytes, 
     }
     if (unlink(disk->path) != 0) die("%s: can't unlink: %s. Choose another --swap-dir", disk->path, error_text());
     disk_allocate(disk, directory);
-    disk_go_direct(disk);
+    if (disk->n_bytes > 0) disk_go_direct(disk);
     if (!disk->direct && rank == 0) {
         printf("note: --swap-dir %s does not allow O_DIRECT; transfers go through the page cache\n", directory);
     }

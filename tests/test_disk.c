@@ -97,6 +97,23 @@ static void run_transfer(void *argument) {
     else disk_read(t->disk, t->data, t->offset, t->n_bytes);
 }
 
+// A new file reads as zeros, its first sector, too, with which O_DIRECT was tried.
+static void test_a_new_file_is_zero(void **state) {
+    (void)state;
+    char directory[256];
+    Disk disk;
+    make_directory(directory);
+    const size_t n = SECTORS * DISK_SECTOR;
+    unsigned char *data = new_pages(n);
+    memset(data, 0x5a, n);
+    disk_open(&disk, directory, n, 0);
+    disk_read(&disk, data, 0, n);
+    for (size_t i = 0; i < n; i++) assert_int_equal(data[i], 0);
+    disk_close(&disk);
+    munmap(data, n);
+    remove_directory(directory);
+}
+
 static void test_two_queues_and_two_ranks(void **state) {
     (void)state;
     enum { PARTS = 8, PART = 5 * DISK_SECTOR, USED = PART - 123 };
@@ -390,6 +407,7 @@ int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "--scenario") == 0) return scenario(argv[2], argv[3]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_was_written_comes_back),
+        cmocka_unit_test(test_a_new_file_is_zero),
         cmocka_unit_test(test_two_queues_and_two_ranks),
         cmocka_unit_test(test_a_transfer_beyond_2_gib),
         cmocka_unit_test(test_directories_that_do_not_serve),

@@ -6,6 +6,9 @@
 // with the message that names it.
 #include "test_helpers.h"
 
+#include <signal.h>
+#include <sys/mman.h>
+
 #include "emulator/emulator.h"
 #include "emulator/plants.h"
 
@@ -25,6 +28,14 @@ static void test_plant(void **state) {
 static void run_family(void *family) { ((const Family *)family)->run(); }
 
 static void test_family(void **state) { expect_exit(run_family, *state, 0, ""); }
+
+static const Family *family_named(const char *name) {
+    for (int i = 0; i < N_FAMILIES; i++) {
+        if (strcmp(FAMILIES[i].name, name) == 0) return &FAMILIES[i];
+    }
+    fail_msg("no family %s", name);
+    return NULL;
+}
 
 // Races between streams are found in whatever order operations execute, and correct programs pass in all of them.
 static void test_stream_orders(void **state) {
@@ -47,6 +58,10 @@ static void test_stream_orders(void **state) {
         for (int i = 0; i < N_FAMILIES; i++) {
             if (strcmp(FAMILIES[i].name, "family_runtime") == 0) expect_exit(run_family, (void *)&FAMILIES[i], 0, "");
         }
+    }
+    for (size_t o = 0; o < sizeof(ORDERS) / sizeof(ORDERS[0]); o++) {
+        setenv("EMULATOR_STREAMS", ORDERS[o], 1);
+        expect_exit(run_family, (void *)family_named("family_streams"), 0, "");
     }
     setenv("EMULATOR_STREAMS", "sometimes", 1);
     expect_exit(run_twin, (void *)&PLANTS[0], 1, "EMULATOR_STREAMS");
@@ -101,6 +116,44 @@ static void run_without_checks(void *plant) {
     run_bug(plant);
 }
 
+#ifdef USE_NCCL
+// Ranks: found, and right, in every order of their streams.
+static void test_rank_orders(void **state) {
+    (void)state;
+    static const char *const ORDERS[] = {"eager", "1", "2", "3"};
+    for (size_t o = 0; o < sizeof(ORDERS) / sizeof(ORDERS[0]); o++) {
+        setenv("EMULATOR_STREAMS", ORDERS[o], 1);
+        for (int i = 0; i < N_RANK_PLANTS; i++) {
+            void *plant = (void *)&RANK_PLANTS[i];
+            test_plant(&plant);
+        }
+        for (int i = 0; i < N_RANK_FAMILIES; i++) expect_exit(run_family, (void *)&RANK_FAMILIES[i], 0, "");
+    }
+    unsetenv("EMULATOR_STREAMS");
+}
+
+static char *segment_name;  // in memory that children share
+
+static void leave_segment(void *kills) {
+    ranks_leave_segment(segment_name, 256);
+    if (kills) raise(SIGKILL);
+    exit(0);
+}
+
+static void test_segments(void **state) {
+    (void)state;
+    segment_name = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char message[256], killed[256];
+    assert_int_equal(run_child(leave_segment, segment_name, message, sizeof(message)), 128 + SIGKILL);
+    memcpy(killed, segment_name, sizeof(killed));
+    assert_int_equal(access(killed, F_OK), 0);
+    expect_exit(leave_segment, NULL, 0, "");
+    assert_int_not_equal(access(killed, F_OK), 0);
+    assert_int_not_equal(access(segment_name, F_OK), 0);
+    munmap(segment_name, 4096);
+}
+#endif
+
 // Checks can be turned off; what would touch memory of the process stays.
 static void test_checks_off(void **state) {
     (void)state;
@@ -121,6 +174,16 @@ int main(void) {
     }
     tests[n++] = (struct CMUnitTest){PRODUCTS.name, test_family, NULL, NULL, (void *)&PRODUCTS};
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_stream_orders);
+#ifdef USE_NCCL
+    for (int i = 0; i < N_RANK_PLANTS; i++) {
+        tests[n++] = (struct CMUnitTest){RANK_PLANTS[i].name, test_plant, NULL, NULL, (void *)&RANK_PLANTS[i]};
+    }
+    for (int i = 0; i < N_RANK_FAMILIES; i++) {
+        tests[n++] = (struct CMUnitTest){RANK_FAMILIES[i].name, test_family, NULL, NULL, (void *)&RANK_FAMILIES[i]};
+    }
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_rank_orders);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_segments);
+#endif
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_leaks);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_coverage);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_checks_off);

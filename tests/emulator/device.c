@@ -5,21 +5,43 @@
 
 enum { MULTIPROCESSORS = 4 };
 
-static bool is_device(int device) { return device == 0; }
+static __thread int thread_device;  // as CUDA has it, each thread begins with device 0
+
+static bool is_device(int device) { return device >= 0 && device < emulator.options.n_devices; }
+
+void emulator_devices(int n) {
+    if (emulator.started) fail("invalid argument: emulator_devices after the first call of CUDA");
+    if (n < 1) fail("invalid argument: emulator_devices(%d)", n);
+    emulator.options.n_devices = n;
+}
+
+int device_current(void) { return thread_device; }
+
+void device_use(void) {
+    if (emulator.device == 0) emulator.device = thread_device + 1;
+    if (emulator.device == thread_device + 1) return;
+    fail(
+        "wrong device: this thread's device is %d, the process has used device %d before; cudaSetDevice comes first, "
+        "in each thread",
+        thread_device, emulator.device - 1);
+}
 
 cudaError_t cudaGetDeviceCount(int *n) {
-    *n = 1;
+    API_ENTER;
+    *n = emulator.options.n_devices;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
+    API_ENTER;
+    *device = thread_device;
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {
     API_ENTER;
     if (!is_device(device)) emulator.last_error = cudaErrorInvalidDevice;
+    if (is_device(device)) thread_device = device;
     return is_device(device) ? cudaSuccess : cudaErrorInvalidDevice;
 }
 

@@ -20,7 +20,10 @@ extern "C" {
 typedef struct {
     uint64_t launches;                 // kernels
     uint64_t matmuls;                  // cublasLtMatmul calls
+    uint64_t collectives;              // calls of NCCL that move data, also ncclSend and ncclRecv
+    uint64_t sent_bytes;               // by this rank to others, each byte once where NCCL could do that
     uint64_t copies, copied_bytes;     // cudaMemcpy* and cudaMemset*
+    uint64_t pageable_copies;          // asynchronous ones from or to host memory that is not pinned
     uint64_t warp_instructions;        // executed by warps
     uint64_t float_atomics;            // warp instructions: sums that depend on the order of threads
     uint64_t device_synchronisations;  // host waits for all streams; also the implicit ones of cudaFree and cudaMemcpy
@@ -45,6 +48,15 @@ void emulator_region_end(void *pointer, void *stream);
 
 // A name for an allocation, for messages. Does nothing but this.
 void emulator_name(const void *pointer, const char *name);
+
+// How many devices there are; before the first call of CUDA. EMULATOR_DEVICES says the same, 1 is the default. A
+// process uses one of them.
+void emulator_devices(int n);
+
+// The host reads or writes pinned host memory: the calling thread now, or the host function of a stream that calls
+// this. What the streams do with these bytes must be ordered with it.
+void emulator_host_reads(const void *pointer, size_t n_bytes);
+void emulator_host_writes(const void *pointer, size_t n_bytes);
 
 // Called with the message before the process would end; it may longjmp out of a test, or return.
 void emulator_on_fault(void (*handler)(const char *message));

@@ -973,9 +973,48 @@ static void runtime() {
     CHECK(cudaFreeHost(pinned));
 }
 
+// A ring of five streams: pinned memory to the device, two kernels, a copy within the device, back to pinned memory, a
+// host function; each waits for the one before, and the first for the last of the round before.
+static void streams() {
+    enum { ROUNDS = 5, COUNT = 300 };
+    cudaStream_t s[5];
+    cudaEvent_t done[5];
+    float *x = room<float>(COUNT), *y = room<float>(COUNT), *up, *down = (float *)malloc(COUNT * 4);
+    static float *last;
+    CHECK(cudaHostAlloc(&up, COUNT * 4, cudaHostAllocPortable));
+    CHECK(cudaHostRegister(down, COUNT * 4, cudaHostRegisterDefault));
+    for (int i = 0; i < 5; i++) {
+        CHECK(cudaStreamCreateWithFlags(&s[i], cudaStreamNonBlocking));
+        CHECK(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming));
+    }
+    for (int i = 0; i < COUNT; i++) up[i] = (float)i;
+    last = up;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < 5; i++) {
+            CHECK(cudaStreamWaitEvent(s[i], done[(i + 4) % 5], 0));
+            if (i == 0) CHECK(cudaMemcpyAsync(x, up, COUNT * 4, cudaMemcpyHostToDevice, s[i]));
+            if (i == 1) add_kernel<<<2, 256, 0, s[i]>>>(x, 0.5f, COUNT);
+            if (i == 2) CHECK(cudaMemcpyAsync(y, x, COUNT * 4, cudaMemcpyDeviceToDevice, s[i]));
+            if (i == 3) CHECK(cudaMemcpyAsync(down, y, COUNT * 4, cudaMemcpyDeviceToHost, s[i]));
+            if (i == 4) CHECK(cudaLaunchHostFunc(s[i], [](void *p) {
+                emulator_host_reads(p, COUNT * 4);
+                emulator_host_writes(last, COUNT * 4);
+                for (int k = 0; k < COUNT; k++) last[k] = 2 * ((float *)p)[k];
+            }, down));
+            CHECK(cudaEventRecord(done[i], s[i]));
+        }
+    }
+    while (cudaEventQuery(done[4]) == cudaErrorNotReady) {}
+    emulator_host_reads(up, COUNT * 4);
+    float expected = 7;
+    for (int round = 0; round < ROUNDS; round++) expected = 2 * (expected + 0.5f);
+    EXPECT(up[7] == expected, "streams: %g, not %g", up[7], expected);
+    CHECK(cudaHostUnregister(down));
+}
+
 #define FAMILY(name) {"family_" #name, name}
 const Family FAMILIES[] = {FAMILY(integers),     FAMILY(bits),    FAMILY(floats),  FAMILY(conversions),
                            FAMILY(short_floats), FAMILY(math),    FAMILY(warps),   FAMILY(matrices),
                            FAMILY(memory),       FAMILY(atomics), FAMILY(control), FAMILY(printing),
-                           FAMILY(runtime)};
+                           FAMILY(runtime),      FAMILY(streams)};
 const int N_FAMILIES = sizeof(FAMILIES) / sizeof(FAMILIES[0]);

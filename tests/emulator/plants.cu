@@ -800,6 +800,74 @@ static void host_writes_early(bool bug) {
     expect(first_of(x) == 5, "what was copied");
 }
 
+// Copies are known when they are appended, what the host does when it says so.
+static float *pinned_numbers(int n) {
+    float *pinned;
+    CHECK(cudaMallocHost(&pinned, n * sizeof(float)));
+    for (int i = 0; i < n; i++) pinned[i] = (float)i;
+    return pinned;
+}
+
+static void pinned_copies(bool bug) {
+    Streams s = streams();
+    float *x = numbers(1000), *y = fresh(1000), *pinned = pinned_numbers(1000);
+    CHECK(cudaMemcpyAsync(pinned, x, 4000, cudaMemcpyDeviceToHost, s.a));
+    if (!bug) order(s, s.a, s.b);
+    CHECK(cudaMemcpyAsync(y, pinned + 999, 4, cudaMemcpyHostToDevice, s.b));
+    CHECK(cudaMemcpyAsync(y + 1, pinned + 999, 4, cudaMemcpyHostToDevice, s.a));
+    finish();
+}
+
+static void pinned_host_function(bool bug) {
+    Streams s = streams();
+    float *x = fresh(1000);
+    static float *pinned = pinned_numbers(1000);
+    CHECK(cudaMemcpyAsync(x, pinned, 4000, cudaMemcpyHostToDevice, s.a));
+    if (!bug) order(s, s.a, s.b);
+    CHECK(cudaLaunchHostFunc(s.b, [](void *p) { emulator_host_writes(p, 4), *(float *)p = 1; }, pinned));
+    finish();
+}
+
+static void pinned_host(bool bug) {
+    Streams s = streams();
+    float *x = numbers(1000), *pinned = pinned_numbers(1000);
+    CHECK(cudaHostRegister(&x, sizeof(x), 0));
+    CHECK(cudaMemcpyAsync(x, pinned, 4000, cudaMemcpyHostToDevice, s.a));
+    emulator_host_reads(pinned, 4000);
+    CHECK(cudaEventRecord(s.event, s.a));
+    if (!bug) CHECK(cudaEventSynchronize(s.event));
+    emulator_host_writes(pinned + 999, 4);
+    CHECK(cudaHostUnregister(&x));
+}
+
+static void pinned_partly(bool bug) {
+    float *x = numbers(1000), *host = (float *)malloc(4000);
+    CHECK(cudaHostRegister(host, 2000, 0));
+    CHECK(cudaMemcpyAsync(host, x, bug ? 2004 : 2000, cudaMemcpyDeviceToHost, 0));
+    finish();
+}
+
+static void pageable(bool bug) {
+    static float host[1000];
+    setenv("EMULATOR_PAGEABLE", "0", 1);
+    float *x = numbers(1000);
+    if (!bug) CHECK(cudaHostRegister(host, 4000, 0));
+    CHECK(cudaMemcpyAsync(host, x, 4000, cudaMemcpyDeviceToHost, 0));
+    finish();
+    expect(emulator_counts().pageable_copies == 0, "pageable copies");
+}
+
+static void wrong_device(bool bug) {
+    int n, device;
+    emulator_devices(3);
+    CHECK(cudaGetDeviceCount(&n));
+    if (bug) numbers(100);
+    CHECK(cudaSetDevice(2));
+    CHECK(cudaGetDevice(&device));
+    expect(n == 3 && device == 2 && cudaSetDevice(3) == cudaErrorInvalidDevice, "devices");
+    numbers(100);
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // cuBLASLt: D = gelu(W^T X + bias) in bf16; each case spoils one thing
 
@@ -1063,6 +1131,12 @@ const Plant PLANTS[] = {
     PLANT(region_stream, "race between streams|emulator_region"),
     PLANT(host_reads_early, "wrong result: pinned memory"),
     PLANT(host_writes_early, "wrong result: what was copied"),
+    PLANT(pinned_copies, "race between streams|pinned host memory|cudaMemcpy of 4 bytes|cudaMemcpy of 4000 bytes"),
+    PLANT(pinned_host_function, "race between streams|pinned host memory|a host function|read by cudaMemcpy"),
+    PLANT(pinned_host, "race with the host|write of pinned host memory|read by cudaMemcpy of 4000 bytes"),
+    PLANT(pinned_partly, "invalid argument|2004 bytes|partly pinned"),
+    PLANT(pageable, "pageable memory|cudaMemcpyAsync of 4000 bytes"),
+    PLANT(wrong_device, "wrong device|device is 2|device 0"),
     PLANT(product_shape, "invalid argument|shapes: op(A) 64 x 96"),
     PLANT(product_ld, "invalid argument|A has leading dimension 63 for 64 rows"),
     PLANT(product_extent, "invalid argument|cublasLtMatmul's D|reach beyond"),

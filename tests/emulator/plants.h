@@ -27,6 +27,13 @@ extern const Family FAMILIES[];
 extern const int N_FAMILIES;
 extern const Family PRODUCTS;
 
+// The same for several ranks (ranks.cu), where NCCL's header is.
+extern const Plant RANK_PLANTS[];
+extern const int N_RANK_PLANTS;
+extern const Family RANK_FAMILIES[];
+extern const int N_RANK_FAMILIES;
+void ranks_leave_segment(char *name, int n_name);
+
 #ifdef __cplusplus
 }
 #endif

@@ -549,7 +549,10 @@ void launch_run(void *payload) {
     uint32_t *index = block->index;
     for (index[2] = 0; index[2] < launch->grid.z; index[2]++) {
         for (index[1] = 0; index[1] < launch->grid.y; index[1]++) {
-            for (index[0] = 0; index[0] < launch->grid.x; index[0]++) block_run(block);
+            for (index[0] = 0; index[0] < launch->grid.x; index[0]++) {
+                block_run(block);
+                if (emulator.on_progress) emulator.on_progress();
+            }
         }
     }
     order_end_launch(&block->order);

@@ -16,6 +16,7 @@ void fail(const char *format, ...) {
     fflush(stdout);
     fprintf(stderr, "emulator: %s\n", message);
     fflush(stderr);
+    if (emulator.on_end) emulator.on_end(message);
     if (emulator.on_fault) emulator.on_fault(message);
     _exit(1);
 }

@@ -33,6 +33,13 @@ static void options_read(Options *options) {
     options->checks = !checks || strcmp(checks, "0") != 0;
     options->compute_capability = target ? atoi(target) : 80;
     if (options->compute_capability < 80 || options->compute_capability > 120) fail("EMULATOR_TARGET is 80 … 120");
+    const char *devices = getenv("EMULATOR_DEVICES"), *pageable = getenv("EMULATOR_PAGEABLE");
+    if (options->n_devices == 0) options->n_devices = devices ? atoi(devices) : 1;
+    if (options->n_devices < 1) fail("EMULATOR_DEVICES=%s is not a number of devices", devices);
+    const char *timeout = getenv("EMULATOR_TIMEOUT");
+    options->timeout = timeout ? atof(timeout) : 20;
+    if (!(options->timeout > 0)) fail("EMULATOR_TIMEOUT=%s is not a number of seconds", timeout);
+    options->refuses_pageable = pageable && strcmp(pageable, "0") == 0;
     options->coverage = getenv("EMULATOR_COVERAGE");
     options->report_leaks = getenv("EMULATOR_LEAKS") != NULL;
     options->print_counts = getenv("EMULATOR_COUNTS") != NULL;
@@ -53,7 +60,9 @@ static void report_leaks(void) {
 
 __attribute__((destructor)) static void emulator_finish(void) {
     if (!emulator.started) return;
+    pthread_mutex_lock(&emulator.lock);  // from now on the helpers of nccl_ranks.c rest
     stream_finish();
+    if (emulator.on_end) emulator.on_end(NULL);
     if (emulator.options.report_leaks) report_leaks();
     report_coverage();
     if (!emulator.options.print_counts) return;
@@ -105,6 +114,7 @@ static cudaError_t error(cudaError_t code) {
 cudaError_t cudaMalloc(void **pointer, size_t n_bytes) {
     API_ENTER;
     *pointer = NULL;
+    device_use();
     if (n_bytes == 0) return cudaSuccess;
     *pointer = (void *)(uintptr_t)memory_allocate(n_bytes, "", false);
     return *pointer ? cudaSuccess : error(cudaErrorMemoryAllocation);
@@ -131,6 +141,7 @@ static HostRange host_range_remove(void *pointer, bool registered, const char *c
         HostRange range = emulator.host_ranges[i];
         if (range.base != (uintptr_t)pointer || range.registered != registered) continue;
         emulator.host_ranges[i] = emulator.host_ranges[--emulator.n_host_ranges];
+        host_forget(pointer, range.n_bytes);
         return range;
     }
     fail("invalid argument: %s: %p is not such host memory", call, pointer);
@@ -141,6 +152,7 @@ cudaError_t cudaHostAlloc(void **pointer, size_t n_bytes, unsigned int flags) {
     API_ENTER;
     (void)flags;
     *pointer = NULL;
+    device_use();
     if (n_bytes == 0) return cudaSuccess;
     void *memory = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return error(cudaErrorMemoryAllocation);
@@ -165,6 +177,7 @@ cudaError_t cudaFreeHost(void *pointer) {
 cudaError_t cudaHostRegister(void *pointer, size_t n_bytes, unsigned int flags) {
     API_ENTER;
     (void)flags;
+    device_use();
     if (!pointer || n_bytes == 0 || memory_is_device(pointer)) fail("invalid argument: cudaHostRegister: %p", pointer);
     host_range_add(pointer, n_bytes, true);
     return cudaSuccess;
@@ -237,6 +250,16 @@ static void copy_check_kind(Copy *c, enum cudaMemcpyKind kind) {
          c->to_device ? "device" : "host", c->from_device ? "device" : "host");
 }
 
+// All of it or nothing: CUDA refuses a copy that leaves pinned memory on its way.
+static bool host_is_pinned(const char *pointer, size_t n_bytes, const char *side) {
+    bool first = memory_is_pinned(pointer, 1), last = memory_is_pinned(pointer + n_bytes - 1, 1);
+    if (!memory_is_pinned(pointer, n_bytes) && (first || last)) {
+        fail("invalid argument: cudaMemcpy's %s: %zu bytes at %p are partly pinned host memory", side, n_bytes,
+             (const void *)pointer);
+    }
+    return first;
+}
+
 static void copy_push(Copy c, enum cudaMemcpyKind kind, cudaStream_t stream, bool waits) {
     if (c.width == 0 || c.height == 0) return;
     if (c.to_pitch < c.width || c.from_pitch < c.width) {
@@ -248,14 +271,26 @@ static void copy_push(Copy c, enum cudaMemcpyKind kind, cudaStream_t stream, boo
     if (c.to_device) memory_check(c.to, to_bytes, "cudaMemcpy's destination");
     emulator.counts.copies++;
     emulator.counts.copied_bytes += c.width * c.height;
-    if (!c.from_device && !waits && !memory_is_pinned(c.from, from_bytes)) {
+    bool is_pageable_source = !c.from_device && !host_is_pinned(c.from, from_bytes, "source");
+    bool is_pageable_target = !c.to_device && !host_is_pinned(c.to, to_bytes, "destination");
+    if (!waits && (is_pageable_source || is_pageable_target)) {
+        emulator.counts.pageable_copies++;
+        if (emulator.options.refuses_pageable) {
+            fail(
+                "pageable memory: cudaMemcpyAsync of %zu bytes: the host's side is not pinned, so the host waits "
+                "(EMULATOR_PAGEABLE=0)",
+                c.width * c.height);
+        }
+    }
+    char name[96];
+    snprintf(name, sizeof(name), "cudaMemcpy of %zu bytes", c.width * c.height);
+    if (!c.from_device && !is_pageable_source) host_touch(stream, c.from, from_bytes, ACCESS_READ, name);
+    if (!c.to_device && !is_pageable_target) host_touch(stream, c.to, to_bytes, ACCESS_WRITE, name);
+    if (is_pageable_source && !waits) {
         c.staged = checked_alloc(from_bytes);
         memcpy(c.staged, c.from, from_bytes);
         c.from = c.staged;
     }
-    bool is_pageable_target = !c.to_device && !memory_is_pinned(c.to, to_bytes);
-    char name[96];
-    snprintf(name, sizeof(name), "cudaMemcpy of %zu bytes", c.width * c.height);
     stream_push(stream, name, copy_run, &c, sizeof(c));
     if (waits || is_pageable_target) stream_synchronise(stream);
 }

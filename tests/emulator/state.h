@@ -8,8 +8,11 @@
 //     ptx_memory.c       loads, stores, atomics, cp.async, ldmatrix
 //     shadow.c, order.c  is this access legal: state of each byte, who touched it last, what is ordered before what
 //     memory.c           device allocations, their regions, pinned host memory
+//     host.c             who reads and writes pinned host memory, and in which order
 //     stream.c           streams, events, and when an operation executes
 //     runtime.c …        the CUDA runtime's functions (device.c: queries); cublaslt*.c those of cuBLASLt
+//     nccl.c …           NCCL among processes (nccl_ranks.c: how they meet, nccl_waits.c: what they wait for, and
+//                        whether for ever, nccl_numbers.c: arithmetic)
 //     report.c           faults, names, coverage
 //
 // Invariant: all state hangs off the one `emulator`; a CUDA program has one device, so the process has one emulator.
@@ -150,12 +153,25 @@ typedef struct Clock {
     uint32_t sequence[MOST_STREAMS];  // of each stream: operations up to here are ordered before
 } Clock;
 
+typedef struct Position {
+    uint32_t stream, sequence;
+} Position;
+
 typedef struct Operation Operation;
 typedef struct Stream Stream;
 typedef void OperationFunction(void *payload);
+typedef bool ReadyFunction(void *payload, bool waits);  // waits: returns when it is ready
 
 // Appends an operation; the payload (a copy is kept) is handed to `run` when it executes.
 void stream_push(cudaStream_t stream, const char *name, OperationFunction *run, const void *payload, size_t n_payload);
+void stream_push_when(cudaStream_t stream, const char *name, ReadyFunction *is_ready, OperationFunction *run,
+                      const void *payload, size_t n_payload);
+Position stream_next(cudaStream_t stream, Clock *clock);  // of the operation that would be appended now
+bool stream_executing(Position *position, Clock *clock);  // of what executes; false: nothing does
+bool stream_try(Position position);                       // executes up to there, unless something is not ready
+static inline bool clock_is_after(const Clock *clock, Position position) {
+    return clock->sequence[position.stream] >= position.sequence;
+}
 Stream *stream_create(uint32_t id, bool is_blocking, int priority);
 void stream_synchronise(cudaStream_t stream);
 void stream_synchronise_all(void);
@@ -169,6 +185,20 @@ const char *stream_current_name(void);
 void stream_finish(void);  // executes what is left, at exit
 
 // ---------------------------------------------------------------------------------------------------------------
+// host.c
+
+// An operation that is appended to `stream` now will read or write pinned host memory.
+void host_touch(cudaStream_t stream, const void *pointer, size_t n_bytes, AccessKind kind, const char *name);
+void host_forget(const void *pointer, size_t n_bytes);  // it is no longer pinned
+
+// ---------------------------------------------------------------------------------------------------------------
+// device.c
+
+// The calling thread's device is used: it must be the one that the process has used before.
+void device_use(void);
+int device_current(void);
+
+// ---------------------------------------------------------------------------------------------------------------
 // The one emulator
 
 typedef struct Options {
@@ -178,6 +208,9 @@ typedef struct Options {
     int stream_order;  // 0 eager, 1 laziest, 2 random
     uint64_t seed;
     int compute_capability;
+    int n_devices;
+    double timeout;  // seconds that a rank waits for its peers while none of them executes anything
+    bool refuses_pageable;
     const char *coverage;
     bool report_leaks, print_counts;
 } Options;
@@ -188,6 +221,9 @@ typedef struct Emulator {
     Options options;
     EmulatorCounts counts;
     void (*on_fault)(const char *message);
+    void (*on_end)(const char *message);  // the process ends with this fault: what other processes should know
+    void (*on_progress)(void);            // something was executed
+    int device;                           // 1 + the one that the process uses; 0: none yet
 
     Shadow global, shared;
     Allocation *allocations;  // by address
@@ -199,6 +235,8 @@ typedef struct Emulator {
     uint64_t n_named;  // allocations so far
     HostRange *host_ranges;
     size_t n_host_ranges;
+    struct HostNote *host_notes;
+    size_t n_host_notes;
 
     struct Module **modules;  // fatbin.c
     size_t n_modules;
@@ -223,6 +261,7 @@ typedef struct Emulator {
     uint64_t n_launches;
     void **objects;  // of cuBLASLt
     size_t n_objects;
+    struct Nccl *nccl;
     float *scratch;  // of products
     size_t n_scratch;
     cudaError_t last_error;

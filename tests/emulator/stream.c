@@ -8,6 +8,9 @@
 // so whatever a program left to luck happens as late as is legal. Independently, accesses of operations that no event
 // orders are found by their cells (shadow.c) in any of these.
 //
+// An operation that needs other processes (nccl.c) may not be ready. Only a host that waits for it waits for them; what
+// executes of itself, in the eager and the random orders and when a peer asks, stops there and goes on later.
+//
 // Invariant: operations of a stream execute in order, and after all that their clocks name.
 #include <time.h>
 
@@ -21,6 +24,7 @@ struct Operation {
     uint32_t sequence;
     char name[96];
     OperationFunction *run;
+    ReadyFunction *is_ready;   // NULL: always
     struct CUevent_st *event;  // to note the time of
     Clock clock;
     uint32_t ordered_below;  // serial numbers; 0: not worked out yet
@@ -110,15 +114,19 @@ static void note_executed(Operation *operation) {
     memcpy(executed->name, operation->name, sizeof(executed->name));
 }
 
-static void stream_drain(Stream *stream, uint32_t sequence);
+static bool stream_drain(Stream *stream, uint32_t sequence, bool waits);
 
-static void stream_execute(Stream *stream) {
+// The first operation of a stream, after what is ordered before it. False: one of them is not ready, and waits are not
+// allowed.
+static bool stream_execute(Stream *stream, bool waits) {
     Operation *operation = stream->first;
     for (int i = 0; i < MOST_STREAMS; i++) {
         Stream *other = emulator.streams[i];
-        if (other && other != stream) stream_drain(other, operation->clock.sequence[i]);
+        if (other && other != stream && !stream_drain(other, operation->clock.sequence[i], waits)) return false;
     }
-    if (stream->first != operation) return;  // done on the way
+    if (stream->first != operation) return true;  // done on the way
+    if (operation->is_ready && !operation->is_ready(operation->payload, waits)) return false;
+    if (emulator.on_progress) emulator.on_progress();
     stream->first = operation->next;
     if (!stream->first) stream->last = NULL;
     stream->n_executed++;
@@ -132,17 +140,31 @@ static void stream_execute(Stream *stream) {
         stream->executed[stream->n_executed_kept - 1].last_serial = stream_take_serials(0);
     }
     free(operation);
+    return true;
 }
 
-static void stream_drain(Stream *stream, uint32_t sequence) {
-    while (stream->first && stream->n_executed < sequence) stream_execute(stream);
+static bool stream_drain(Stream *stream, uint32_t sequence, bool waits) {
+    while (stream->first && stream->n_executed < sequence) {
+        if (!stream_execute(stream, waits)) return false;
+    }
+    return true;
 }
 
 static void random_progress(void) {
     while (random_next() % 3 == 0) {
         Stream *stream = emulator.streams[random_next() % MOST_STREAMS];
         for (int tries = 0; !stream && tries < 64; tries++) stream = emulator.streams[random_next() % MOST_STREAMS];
-        if (stream && stream->first) stream_execute(stream);
+        if (stream && stream->first) stream_execute(stream, false);
+    }
+}
+
+// The clock of what is appended next: after all that the host has waited for, and the legacy stream's part.
+static void stream_join(Stream *stream) {
+    clock_join(&stream->clock, &emulator.host_clock);
+    for (int i = 0; i < MOST_STREAMS; i++) {
+        Stream *other = emulator.streams[i];
+        if (!other || other == stream || !stream->is_blocking || !other->is_blocking) continue;
+        if (stream == emulator.streams[0] || other == emulator.streams[0]) clock_join(&stream->clock, &other->clock);
     }
 }
 
@@ -154,12 +176,8 @@ static Operation *stream_append(Stream *stream, const char *name, OperationFunct
     operation->run = run;
     operation->n_payload = n_payload;
     if (n_payload > 0) memcpy(operation->payload, payload, n_payload);
-    clock_join(&stream->clock, &emulator.host_clock);
-    for (int i = 0; i < MOST_STREAMS; i++) {
-        Stream *other = emulator.streams[i];
-        if (!other || other == stream || !stream->is_blocking || !other->is_blocking) continue;
-        if (stream == emulator.streams[0] || other == emulator.streams[0]) clock_join(&stream->clock, &other->clock);
-    }
+    device_use();
+    stream_join(stream);
     operation->sequence = ++stream->n_appended;
     stream->clock.sequence[stream->id] = operation->sequence;
     operation->clock = stream->clock;
@@ -173,29 +191,36 @@ static Operation *stream_append(Stream *stream, const char *name, OperationFunct
 }
 
 static void stream_progress(Stream *stream) {
-    if (emulator.options.stream_order == 0) stream_drain(stream, stream->n_appended);
+    for (int i = 0; i < MOST_STREAMS && emulator.options.stream_order == 0; i++) {
+        if (emulator.streams[i]) stream_drain(emulator.streams[i], emulator.streams[i]->n_appended, false);
+    }
     if (emulator.options.stream_order == 2) random_progress();
     if (stream->n_appended - stream->n_executed > MOST_PENDING) {
-        stream_drain(stream, stream->n_appended - MOST_PENDING / 2);
+        stream_drain(stream, stream->n_appended - MOST_PENDING / 2, true);
     }
 }
 
-void stream_push(cudaStream_t handle, const char *name, OperationFunction *run, const void *payload, size_t n_payload) {
+void stream_push_when(cudaStream_t handle, const char *name, ReadyFunction *is_ready, OperationFunction *run,
+                      const void *payload, size_t n_payload) {
     Stream *stream = stream_of(handle);
-    stream_append(stream, name, run, payload, n_payload);
+    stream_append(stream, name, run, payload, n_payload)->is_ready = is_ready;
     stream_progress(stream);
+}
+
+void stream_push(cudaStream_t handle, const char *name, OperationFunction *run, const void *payload, size_t n_payload) {
+    stream_push_when(handle, name, NULL, run, payload, n_payload);
 }
 
 void stream_synchronise(cudaStream_t handle) {
     Stream *stream = stream_of(handle);
-    stream_drain(stream, stream->n_appended);
+    stream_drain(stream, stream->n_appended, true);
     clock_join(&emulator.host_clock, &stream->clock);
 }
 
 void stream_synchronise_all(void) {
     for (int i = 0; i < MOST_STREAMS; i++) {
         if (!emulator.streams[i]) continue;
-        stream_drain(emulator.streams[i], emulator.streams[i]->n_appended);
+        stream_drain(emulator.streams[i], emulator.streams[i]->n_appended, true);
         clock_join(&emulator.host_clock, &emulator.streams[i]->clock);
     }
 }
@@ -270,6 +295,27 @@ void stream_describe(uint32_t serial, char *text, size_t n_text) {
     snprintf(text, n_text, "%s", executed ? executed->name : "an earlier operation");
 }
 
+Position stream_next(cudaStream_t handle, Clock *clock) {
+    Stream *stream = stream_of(handle);
+    stream_join(stream);
+    Position next = {stream->id, stream->n_appended + 1};
+    *clock = stream->clock;
+    clock->sequence[next.stream] = next.sequence;
+    return next;
+}
+
+bool stream_executing(Position *position, Clock *clock) {
+    if (!emulator.executing) return false;
+    *position = (Position){emulator.executing->stream->id, emulator.executing->sequence};
+    *clock = emulator.executing->clock;
+    return true;
+}
+
+bool stream_try(Position position) {
+    Stream *stream = emulator.streams[position.stream];
+    return !stream || stream_drain(stream, position.sequence, false);
+}
+
 const char *stream_current_name(void) { return emulator.executing ? emulator.executing->name : "a call of the host"; }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -285,6 +331,7 @@ Stream *stream_create(uint32_t id, bool is_blocking, int priority) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *handle, unsigned int flags, int priority) {
     API_ENTER;
     if (flags & ~(unsigned)cudaStreamNonBlocking) fail("invalid argument: cudaStreamCreate: flags %u", flags);
+    device_use();
     for (uint32_t i = 1; i < MOST_STREAMS; i++) {
         if (emulator.streams[i]) continue;
         emulator.streams[i] = stream_create(i, !(flags & cudaStreamNonBlocking), priority);
@@ -309,7 +356,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     API_ENTER;
     Stream *stream = stream_of(handle);
     if (stream == emulator.streams[0]) fail("invalid argument: cudaStreamDestroy: the legacy stream");
-    stream_drain(stream, stream->n_appended);
+    stream_drain(stream, stream->n_appended, true);
     clock_join(&emulator.host_clock, &stream->clock);  // kinder than CUDA: the number is used again
     emulator.streams[stream->id] = NULL;
     free(stream->executed);
@@ -328,6 +375,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     API_ENTER;
     Stream *stream = stream_of(handle);
     if (stream->n_executed < stream->n_appended && ++stream->n_queries < QUERIES_UNTIL_DONE) return cudaErrorNotReady;
+    if (!stream_drain(stream, stream->n_appended, false)) return cudaErrorNotReady;
     stream->n_queries = 0;
     stream_synchronise(handle);
     return cudaSuccess;
@@ -424,17 +472,18 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
-static void event_finish(const struct CUevent_st *event) {
+static bool event_finish(const struct CUevent_st *event, bool waits) {
     for (int i = 0; i < MOST_STREAMS; i++) {
-        if (emulator.streams[i]) stream_drain(emulator.streams[i], event->clock.sequence[i]);
+        if (emulator.streams[i] && !stream_drain(emulator.streams[i], event->clock.sequence[i], waits)) return false;
     }
     clock_join(&emulator.host_clock, &event->clock);
+    return true;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     API_ENTER;
     emulator.counts.stream_synchronisations++;
-    event_finish(event_of(event));
+    event_finish(event_of(event), true);
     return cudaSuccess;
 }
 
@@ -446,8 +495,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
         is_done &= !emulator.streams[i] || emulator.streams[i]->n_executed >= e->clock.sequence[i];
     }
     if (!is_done && ++e->n_queries < QUERIES_UNTIL_DONE) return cudaErrorNotReady;
-    event_finish(e);
-    return cudaSuccess;
+    return event_finish(e, false) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
