@@ -46,7 +46,7 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(
 CUDA_LIBRARIES = sh scripts/libraries.sh $(CC) cuda=$(NVCC) | sed -E 's/-fopenmp|-Wno-unknown-pragmas/-Xcompiler &/'
 
 # Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
-EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated
+EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated emulated/test_ranks
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))
 
 # The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
@@ -62,7 +62,7 @@ NVCC_EMULATED = -gencode arch=compute_80,code=compute_80 --no-compress
 EMULATOR_LIBRARIES = build/libemulator.a -lm -lpthread -lrt
 # Ranks of an emulated program are started by MPI where that is installed.
 MPI_LINK = $(shell mpicc --showme:link 2>/dev/null)
-MPI_COMPILE = $(if $(MPI_LINK),-DUSE_MPI=1 $(shell mpicc --showme:compile))
+MPI_COMPILE = $(if $(MPI_LINK),-DUSE_MPI=1 -DOMPI_SKIP_MPICXX=1 -DMPICH_SKIP_MPICXX=1 $(shell mpicc --showme:compile))
 
 # With -j, `make setup train` must not start building before the set-up is done.
 ifneq ($(filter setup,$(MAKECMDGOALS)),)

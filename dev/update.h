@@ -175,6 +175,7 @@ static inline void store_update(Store *store, const AdamW *step) {
     size_t marks[TIERS];
     for (int t = 0; t < TIERS; t++) marks[t] = memory_mark(store->memory, (Tier)t);
     update_open(&u);
+    store_join(store);
     if (step->apply || store->device->kind == DEVICE_PLAN) {
         UpdatePiece piece = {0, 0, 0}, next = {0, 0, 0};
         size_t i = 0;
