@@ -15,6 +15,9 @@ PROGRAM=${PROGRAM:-./train_gpt}
 DEVICE=${DEVICE:-auto}
 SWAP=${SWAP:-build}
 RANKS=${RANKS:-2}
+# Threads that wait give their core away at once: neighbours, ranks and the queues' threads need it.
+OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+export OMP_WAIT_POLICY
 output=${1:-build/table}
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT

@@ -6,7 +6,8 @@
 //             writing alone, and both at once; share = the best of these two ways / the update
 //   step      steps of 1,024 and of 8,192 tokens; the price is the ratio of the medians. A placement of the optimizer
 //             changes nothing but the update, and neighbours of a shared machine disturb a whole step more than an
-//             update lasts, so the price also stands there as (update - resident update) / resident step
+//             update lasts, so the price also stands there as (update - resident update) / resident step; and for 8,192
+//             tokens with eight times the forward and backward of 1,024
 // The swap files are in the current directory, which must be on a real disk.
 //   bench_offload [UPDATES STEPS_1024 STEPS_8192]     how many of each are measured
 #define _GNU_SOURCE
@@ -135,7 +136,8 @@ static void bench_adamw(int rounds) {
             copy_sample(&copy);
         }
         double bytes = (28.0 + (m->config.type == FP32 ? 0 : 2)) * (double)m->store.n_elements;
-        double rate = bytes / median(seconds, rounds), plain = copy_bandwidth(&copy, 0), past = copy_bandwidth(&copy, 1);
+        double rate = bytes / median(seconds, rounds);
+        double plain = copy_bandwidth(&copy, 0), past = copy_bandwidth(&copy, 1);
         printf("| `%s` | %.0f | %.1f | %.1f | %.1f, %.1f | %.0f %% |\n", lines[i], bytes / (1 << 20),
                ms(seconds, rounds), 1e-9 * rate, 1e-9 * plain, 1e-9 * past, 100 * rate / fmax(plain, past));
         fflush(stdout);
@@ -202,12 +204,16 @@ static void bench_steps(Side *sides, int size, int rounds) {
         }
     }
     const double step = ms(sides[RESIDENT].steps[size], rounds), part = ms(sides[RESIDENT].parts[size], rounds);
-    printf("\n| %d tokens per step | step ms (%d) | price | update ms | price by the update |\n|---|---|---|---|---|\n",
-           1024 * micro_batches, rounds);
+    const int more = MICRO_BATCHES[1] / micro_batches;
+    printf("\n| %d tokens per step | step ms (%d) | price | update ms | price by the update%s |\n"
+           "|---|---|---|---|---%s|\n", 1024 * micro_batches, rounds, more > 1 ? " | and of 8192 tokens" : "",
+           more > 1 ? "|---" : "");
     for (int i = 0; i < SIDES; i++) {
         double own = ms(sides[i].steps[size], rounds), own_part = ms(sides[i].parts[size], rounds);
-        printf("| `%s` | %.0f | %+.1f %% | %.0f | %+.1f %% |\n", sides[i].flags, own, 100 * (own / step - 1), own_part,
+        printf("| `%s` | %.0f | %+.1f %% | %.0f | %+.1f %% |", sides[i].flags, own, 100 * (own / step - 1), own_part,
                100 * (own_part - part) / step);
+        if (more > 1) printf(" %+.1f %% |", 100 * (own_part - part) / (more * (step - part) + part));
+        putchar('\n');
     }
     fflush(stdout);
 }

@@ -53,7 +53,8 @@ static int close_directory(void **state) {
 static int run_table(const char *variables) {
     char command[2048];
     snprintf(command, sizeof(command), "CALLS=%s/calls PROGRAM=%s SWAP=%s RANKS=1 STEPS=6 %s sh scripts/table.sh "
-             "%s/out/table >%s/printed 2>&1 </dev/null", directory, program, directory, variables, directory, directory);
+             "%s/out/table >%s/printed 2>&1 </dev/null", directory, program, directory, variables, directory,
+             directory);
     int status = system(command);
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
@@ -75,15 +76,15 @@ static void test_medians_ratios_and_bytes(void **state) {
     (void)state;
     run_table("");
     // By kind, of the phase in which the tier peaks, on the largest rank: 1, 2, 3, rest 6 + 1 MiB on the device.
-    expect_text("out/table.md", "| plain | `-b 4 -p fp32` | 13.0 | 7.0 | 0.0 | 1.0 | 2.0 | 3.0 | 7.0 h | 0 | 7.0 | 2.5 | 1.00 |",
-                true);
-    expect_text("out/table.md", "| GELU again | `-b 4 -p fp32 -r 1` | 13.0 | 7.0 | 0.0 | 1.0 | 2.0 | 3.0 | 7.0 h | 0 | 7.0 | "
-                "5.0 | 2.00 |", true);
+    expect_text("out/table.md", "| plain | `-b 4 -p fp32` | 13.0 | 7.0 | 0.0 | 1.0 | 2.0 | 3.0 | 7.0 h | 0 | 7.0 | "
+                "2.5 | 1.00 |", true);
+    expect_text("out/table.md", "| GELU again | `-b 4 -p fp32 -r 1` | 13.0 | 7.0 | 0.0 | 1.0 | 2.0 | 3.0 | 7.0 h | 0 | "
+                "7.0 | 5.0 | 2.00 |", true);
     expect_text("out/table.md", "`-b 1 -p fp32 -d 1024`", true);
     expect_text("out/table.md", "2.5 to 2.5 ms, median 2.5", true);
     expect_text("out/table.md", "CPU, 9 threads", true);
-    expect_text("out/table.csv", "\"GELU again\",1,\"-b 4 -p fp32 -r 1\",\"\",5.000,2.000,13631488,1048576,2097152,3145728,0,"
-                "0,7340032,7340032,0,0,0,7340032,0,0,0,0,0,0,0,0,0\n", true);
+    expect_text("out/table.csv", "\"GELU again\",1,\"-b 4 -p fp32 -r 1\",\"\",5.000,2.000,13631488,1048576,2097152,"
+                "3145728,0,0,7340032,7340032,0,0,0,7340032,0,0,0,0,0,0,0,0,0\n", true);
     expect_text("calls", "-e 6x256x4 --vocab 8192 -t 256 -i random -b 1 -d 1024 -p fp32 --device auto", true);
 }
 
