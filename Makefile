@@ -70,7 +70,7 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup train data test test-all bench emulated asan check-headers check-compilers check-cuda check-readme \
+.PHONY: help setup train data test test-all bench bench-offload table emulated asan check-headers check-compilers check-cuda check-readme \
     gpu-resources clean
 
 help: ## lists the targets
@@ -160,12 +160,22 @@ test: train_gpt data build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)
 test-all: ## runs all tests with their full grids
 	@TEST_ALL=1 $(MAKE) --no-print-directory test
 
-build/bench: tests/bench.c $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
+build/bench: tests/bench.c tests/bench_helpers.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
 
 bench: build/bench ## measures the training step against the machine's matmul rate and copy bandwidth
 	@build/bench
+
+build/bench_offload: tests/bench_offload.c tests/bench_helpers.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
+	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
+	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
+
+bench-offload: build/bench_offload ## measures what offload costs, beside the disk's and memory's own bandwidth
+	@cd build && ./bench_offload
+
+table: train_gpt data ## measures the trade-off table: memory and time of every technique (build/table.md, .csv, .svg)
+	@sh scripts/table.sh build/table
 
 asan: ## the unit and model tests under the address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory test TESTS="$(UNIT_TESTS) test_model" CFLAGS="-O1" \
