@@ -1,4 +1,5 @@
 // test_emulated.c - the whole trainer on the CUDA device, executed by the emulator (tests/emulator), compiled by nvcc.
+// Built for a real GPU (make gpu-programs) the same tests run there, but for those of what only an emulator can tell.
 //
 // Every run is a child process, since the emulator takes its order of streams from the environment when it starts. The
 // emulator itself ends a run that touches what it may not (bounds, initialisation, races of threads, blocks and
@@ -65,9 +66,10 @@ static const int TOKENS[] = {64, 64, 111};
 // Rows in which every pair of values of two columns occurs: model, type, level, micro-batches (three use a slot for the
 // second time within a step), attention, head chunks.
 // TEST_ALL=1 runs the full grid.
-static const int PAIRS[][6] = {{0, FP32, 0, 1, 0, 3}, {0, BF16, 1, 3, 1, 3}, {0, FP16, 2, 3, 0, 1}, {0, FP32, 3, 3, 0, 1},
-                               {1, BF16, 0, 1, 1, 3}, {1, FP16, 1, 1, 0, 1}, {1, FP32, 2, 1, 1, 3}, {1, BF16, 3, 3, 1, 1},
-                               {2, FP16, 0, 3, 0, 1}, {2, FP32, 1, 1, 1, 3}, {2, BF16, 2, 1, 0, 1}, {2, FP16, 3, 1, 1, 3}};
+static const int PAIRS[][6] = {
+    {0, FP32, 0, 1, 0, 3}, {0, BF16, 1, 3, 1, 3}, {0, FP16, 2, 3, 0, 1}, {0, FP32, 3, 3, 0, 1},
+    {1, BF16, 0, 1, 1, 3}, {1, FP16, 1, 1, 0, 1}, {1, FP32, 2, 1, 1, 3}, {1, BF16, 3, 3, 1, 1},
+    {2, FP16, 0, 3, 0, 1}, {2, FP32, 1, 1, 1, 3}, {2, BF16, 2, 1, 0, 1}, {2, FP16, 3, 1, 1, 3}};
 
 static void configuration_line(char *line, size_t size, const int *c) {
     snprintf(line, size, "%s -p %s -r %d -d %d --attention %s --head-chunks %d", MODELS[c[0]],
@@ -121,6 +123,7 @@ static void test_recompute_same_bits(void **state) {
 // results.
 static void count_step(void *argument) {
     (void)argument;
+#ifdef EMULATED
     Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -d 192 -r 1", MODELS[0]);
     trainer_start(m);
     run_steps(m, 1);
@@ -133,6 +136,7 @@ static void count_step(void *argument) {
     assert_true(counts.device_synchronisations == 0 && counts.float_atomics == 0);
     assert_true(counts.stream_synchronisations <= m->config.micro_batches + 1);
     trainer_close(m);
+#endif
 }
 
 static void test_step_waits_for_nothing(void **state) {
@@ -215,15 +219,18 @@ static void test_overflow_moves_nothing(void **state) {
     }
 }
 
-// A plan for a GPU that is not there takes what the same GPU would take: here, the emulated one of compute capability
-// 8.0 against plan:a100.
+// A plan for a GPU that is not there takes what the same GPU would take: the profile of this one's compute capability
+// (the emulated one's is 8.0: plan:a100).
 static void plan_elsewhere(void *argument) {
     (void)argument;
     Trainer *here = open_trainer("-i random --device cuda %s -p bf16 -r 2", MODELS[2]);
-    Trainer *there = open_trainer("-i random --device plan:a100 %s -p bf16 -r 2", MODELS[2]);
-    assert_memory_equal(&here->plan, &there->plan, sizeof(here->plan));
+    for (size_t i = 0; i < sizeof(DEVICE_PROFILES) / sizeof(DEVICE_PROFILES[0]); i++) {
+        if (DEVICE_PROFILES[i].compute_capability != here->device.compute_capability) continue;
+        Trainer *there = open_trainer("-i random --device plan:%s %s -p bf16 -r 2", DEVICE_PROFILES[i].name, MODELS[2]);
+        assert_memory_equal(&here->plan, &there->plan, sizeof(here->plan));
+        trainer_close(there);
+    }
     trainer_close(here);
-    trainer_close(there);
 }
 
 static void test_plan_for_a_gpu(void **state) {
@@ -231,8 +238,8 @@ static void test_plan_for_a_gpu(void **state) {
     expect_exit(plan_elsewhere, NULL, 0, "");
 }
 
-// Too small a GPU: refused before anything is taken; and where the plan was told of more than there is, the failed
-// reservation says so.
+// Too small a GPU: refused before anything is taken; and where the plan was told of more than there is (which needs a
+// small GPU, that is, an emulated one), the failed reservation says so.
 static void too_small(void *argument) {
     setenv("EMULATOR_MEMORY", "6M", 1);
     Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -b 64 %s", MODELS[0], (const char *)argument);
@@ -247,8 +254,11 @@ static void heads_too_wide(void *argument) {
 
 static void test_refusals(void **state) {
     (void)state;
+    expect_exit(too_small, (void *)(uintptr_t)"--device-memory 6MiB", 1, "does not fit");
+#ifdef EMULATED
     expect_exit(too_small, (void *)(uintptr_t)"", 1, "does not fit");
     expect_exit(too_small, (void *)(uintptr_t)"--device-memory 1GiB", 1, "out of memory");
+#endif
     expect_exit(heads_too_wide, NULL, 1, "136 channels");
 }
 

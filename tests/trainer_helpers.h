@@ -141,8 +141,8 @@ static inline void step_on_windows_of(Trainer *m, int64_t step, StepRow *row) {
 }
 
 static inline Trainer *overflow_trainer(const char *device, const Overflow *o) {
-    Trainer *m = open_trainer("-i random -g 0 -v 0 -p fp16 -e 2x48x3 --vocab 67 -t 32 -b 2 -d 192 --seed %d --device %s",
-                              o->seed, device);
+    Trainer *m = open_trainer("-i random -g 0 -v 0 -p fp16 -e 2x48x3 --vocab 67 -t 32 -b 2 -d 192 --seed %d "
+                              "--device %s", o->seed, device);
     trainer_start(m);
     return m;
 }
