@@ -44,6 +44,7 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(
 
 # Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
 EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated
+EMULATED_BENCH = $(if $(RUN)$(SANITIZE),,$(if $(NVCC),build/emulated/bench_gpu))
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))
 
 # The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
@@ -146,7 +147,7 @@ build/interpose.so: tests/interpose.c | build
 check-readme: ## the README's table of sources is true
 	@sh scripts/reading_order.sh README.md
 
-test: train_gpt data build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
+test: train_gpt data build/make_tokens build/interpose.so $(EMULATED_BENCH) $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
 	@$(if $(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
 

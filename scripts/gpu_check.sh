@@ -106,7 +106,7 @@ test_row() { # NAME PROGRAM SECONDS
         note="$note FAILED ${bad:-exit status $code}"
     fi
     echo "| $1 | $good passed$note | $(($(date +%s) - before)) s |"
-    if [ -n "$note" ]; then grep -E '^\[  ERROR|Error|error:' "$logs/tests.log" | head -n 20; fi
+    if [ -n "$note" ]; then grep -vE '^\[( RUN |      OK|=)' "$logs/tests.log" | head -n 20; fi
 }
 
 # Medians of the steps after the fifth, from "| MS ms | ... TOKENS tok": fields ms, tokens/s, MFU.

@@ -138,7 +138,8 @@ static void test_every_row_is_there(void **state) {
 // Every kind of failure: named, counted, and the rest still runs.
 static void test_failures_do_not_stop_the_rest(void **state) {
     (void)state;
-    script("project/build/gpu/test_kernels", "echo '[       OK ] test_one'; echo '[  FAILED  ] test_two'; exit 1\n");
+    script("project/build/gpu/test_kernels",
+           "echo '[       OK ] test_one'; echo 'row 7 is wrong'; echo '[  FAILED  ] test_two'; exit 1\n");
     script("project/build/gpu/test_emulated", "exit 0\n");  // runs nothing
     script("project/build/gpu/bench_gpu", "echo 'train_gpt: CUDA: no'; exit 1\n");
     script("bin/compute-sanitizer",
@@ -154,6 +155,7 @@ static void test_failures_do_not_stop_the_rest(void **state) {
            "esac\nexec %s/project/build/gpu/good \"$@\"\n", directory, directory);
     run_check(1, "scripts/gpu_check.sh");
     assert_says("| kernels | 1 passed FAILED test_two");
+    assert_says("row 7 is wrong");
     assert_says("| trainer | 0 passed FAILED");
     assert_says("FAILED: bench_gpu");
     assert_says("-x 12 -r 1` | does not fit this GPU |");
