@@ -1176,9 +1176,8 @@ static void run(Trainer *m) {
     log_open(&m->log, m->ranks.rank == 0 ? m->options.output : NULL, m->config.resume ? m->step : -1,
              isatty(STDOUT_FILENO) == 1 && m->ranks.size == 1);
     trainer_start(m);
-    signal(SIGINT, on_signal);
-    signal(SIGTERM, on_signal);
-    signal(SIGUSR1, on_signal);  // what mpirun passes on
+    const int signals[] = {SIGINT, SIGTERM, SIGUSR1};  // mpirun passes the last on
+    for (int i = 0; i < 3; i++) signal(signals[i], on_signal);
     train(m);
     log_table(&m->memory.ledger, "measured, MiB");
     print_end(m, next_peak, next);
