@@ -141,7 +141,8 @@ static inline void update_gather(Update *u, size_t block, DeviceEvent *stashed) 
     device_record(device, QUEUE_STASH, slot->drained);
 }
 
-// Buffers for what has its home elsewhere; without any, a piece is all that a rank has of a block.
+// Buffers for what has its home elsewhere, in as many sets as there are pieces, at most UPDATE_SETS; without any, a
+// piece is all that a rank has of a block.
 static inline void update_open(Update *u) {
     Store *store = u->store;
     const size_t N = store->place.stage >= 1 ? (size_t)store->ranks->size : 1;
@@ -152,12 +153,15 @@ static inline void update_open(Update *u) {
     bool staged = false;
     for (int home = 0; home < HOMES; home++) staged = staged || store->homes[home].tier != u->tier;
     u->piece_elements = staged ? size_min(STORE_PIECE, largest) : largest;
+    UpdatePiece piece = {0, 0, 0};
+    size_t n_pieces = 0;
+    while (n_pieces < UPDATE_SETS && update_next(u, &piece)) n_pieces++;
     for (int i = 0; i < UPDATE_SETS; i++) {
         u->sets[i].filled = store->update_events[2 * i];
         u->sets[i].drained = store->update_events[2 * i + 1];
         for (int home = 0; home < HOMES; home++) {
             u->sets[i].buffers[home] = NULL;
-            if (store->homes[home].tier == u->tier || !update_has(store, home)) continue;
+            if ((size_t)i >= n_pieces || store->homes[home].tier == u->tier || !update_has(store, home)) continue;
             u->sets[i].buffers[home] = (char *)memory_push_aligned(
                 store->memory, u->tier, kinds[home], u->piece_elements * store->homes[home].size, MEMORY_PAGE,
                 owners[home]);

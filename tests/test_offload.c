@@ -46,15 +46,19 @@ static void formula_kept(Bytes bytes, const Sizes *x, size_t size, const Placeme
     bytes[TIER_DEVICE][KIND_GRADIENTS] += (8 * (n / N / 4096) + 63) / 64 * 64;
 }
 
-// What the update adds: two pieces of everything whose home is another memory than that of the processor.
+// What the update adds: three pieces, or as many as there are, of everything whose home is another memory than that of
+// the processor.
 static void formula_update(Bytes bytes, const Sizes *x, size_t size, const Placement *p) {
     const Tier here = p->update_on_host ? TIER_HOST : TIER_DEVICE;
     size_t piece = (x->embedding > x->layer ? x->embedding : x->layer) / (p->stage >= 1 ? x->N : 1);
     if (piece > 1048576) piece = 1048576;
-    if (p->weights != here) bytes[here][KIND_WEIGHTS] += 2 * size * piece;
-    if (p->gradients != here) bytes[here][KIND_GRADIENTS] += 2 * 4 * piece;
-    if (p->optimizer != here) bytes[here][KIND_MOMENTS] += 2 * 8 * piece;
-    if (p->optimizer != here && size < 4) bytes[here][KIND_MASTER] += 2 * 4 * piece;
+    const size_t N = p->stage >= 1 ? x->N : 1;
+    size_t sets = (x->embedding / N + piece - 1) / piece + x->L * ((x->layer / N + piece - 1) / piece);
+    if (sets > 3) sets = 3;
+    if (p->weights != here) bytes[here][KIND_WEIGHTS] += sets * size * piece;
+    if (p->gradients != here) bytes[here][KIND_GRADIENTS] += sets * 4 * piece;
+    if (p->optimizer != here) bytes[here][KIND_MOMENTS] += sets * 8 * piece;
+    if (p->optimizer != here && size < 4) bytes[here][KIND_MASTER] += sets * 4 * piece;
 }
 
 static const Kind FORMULA_KINDS[] = {KIND_WEIGHTS, KIND_MASTER, KIND_GRADIENTS, KIND_MOMENTS, KIND_COLLECTIVE};
@@ -199,7 +203,7 @@ static void test_measured_bytes_follow_the_formulas(void **state) {
 // ---------------------------------------------------------------------------------------------------------------
 // Skipped steps
 
-enum { OVERFLOW_OF_DATA, OVERFLOW_OF_A_SHARD, OVERFLOWS };
+enum { OVERFLOW_OF_DATA, OVERFLOW_OF_A_SHARD, OVERFLOW_PLACES };
 
 // A step of two micro-batches of which one rank's gradients overflow: all of them, or one element, after the first.
 static void overflowing_step(Trainer *m, int how, int rank, StepRow *row) {
@@ -231,7 +235,7 @@ static uint64_t home_hash(const Trainer *m, int home) {
 
 static void ranks_overflow(const char *directory) {
     static const char *const places[] = {"", "--offload optimizer=host,gradients=host", "--offload optimizer=disk"};
-    for (int i = 0; i < 4 * 3 * OVERFLOWS; i++) {
+    for (int i = 0; i < 4 * 3 * OVERFLOW_PLACES; i++) {
         const int stage = i % 4, how = i / 12, rank = i % n_ranks();
         Trainer *runs[2];  // without the step, with it
         StepRow row, other;
