@@ -94,7 +94,7 @@ static inline int run_child(void (*function)(void *), void *argument, char *mess
     assert_true(child >= 0);
     if (child == 0) {
         is_child = 1;
-        alarm(120);
+        alarm(900);
         close(ends[0]);
         if (dup2(ends[1], STDERR_FILENO) < 0 || freopen("/dev/null", "w", stdout) == NULL) _exit(99);
         close(ends[1]);
