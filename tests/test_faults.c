@@ -140,6 +140,16 @@ typedef struct {
     char log[512];
 } Run;
 
+static pid_t running;  // a command in the background, while there is one
+
+// After a test that failed: killing the launcher ends mpirun and the ranks.
+static int kill_running(void **state) {
+    (void)state;
+    if (running > 0) kill(running, SIGKILL);
+    running = 0;
+    return 0;
+}
+
 __attribute__((format(printf, 2, 3))) static Run start_run(const char *directory, const char *format, ...) {
     Run run;
     char command[2048];
@@ -152,6 +162,7 @@ __attribute__((format(printf, 2, 3))) static Run start_run(const char *directory
     fflush(NULL);
     run.pid = fork();
     assert_true(run.pid >= 0);
+    running = run.pid;
     if (run.pid > 0) return run;
     int fd = open(run.log, O_CREAT | O_TRUNC | O_WRONLY, 0666);
     if (fd < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0) _exit(97);
@@ -163,10 +174,9 @@ __attribute__((format(printf, 2, 3))) static Run start_run(const char *directory
 static int end_run(const Run *run, char **output) {
     int status;
     for (time_t start = time(NULL); waitpid(run->pid, &status, WNOHANG) == 0; pause_a_little()) {
-        if (time(NULL) - start <= PATIENCE) continue;
-        kill(run->pid, SIGKILL);
-        fail_msg("it hangs: see %s", run->log);
+        if (time(NULL) - start > PATIENCE) fail_msg("it hangs: see %s", run->log);
     }
+    running = 0;
     *output = read_file(run->log, NULL);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -211,6 +221,15 @@ static int count_files(const char *directory, const char *end, bool wait) {
 // ---------------------------------------------------------------------------------------------------------------
 // Places for swap files, and disks that fail
 
+static char mounted[512];  // a tmpfs, while there is one
+
+static int unmount(void **state) {
+    (void)state;
+    if (mounted[0] && umount2(mounted, MNT_DETACH) != 0) return -1;
+    mounted[0] = 0;
+    return 0;
+}
+
 static void test_swap_directories_that_wont_do(void **state) {
     (void)state;
     char directory[256];
@@ -224,14 +243,16 @@ static void test_swap_directories_that_wont_do(void **state) {
         assert_says_once(output, "train_gpt: --swap-dir");
         free(output);
     }
-    const char *small = in_directory(directory, "small");
+    char small[300];
+    snprintf(small, sizeof(small), "%s/small", directory);
     assert_int_equal(mkdir(small, 0777), 0);
     if (mount("tmpfs", small, "tmpfs", 0, "size=400k") != 0) {
-        print_message("no tmpfs can be mounted: read-only and full swap directories are skipped\n");
+        print_message("skipped, as no tmpfs can be mounted: read-only and full swap directories\n");
         remove_directory(directory);
         return;
     }
-    // What --plan says the disk needs is what the refusal says, and more than there is.
+    snprintf(mounted, sizeof(mounted), "%s", small);
+    // Full: found at the start, with the numbers.
     char *output = run_command(0, "./train_gpt %s %s --plan", offload, small);
     assert_says(output, "disk peak");
     free(output);
@@ -249,7 +270,7 @@ static void test_swap_directories_that_wont_do(void **state) {
     if (getuid() == 0) {
         expect_command(1, "make a file there|Read-only", "./train_gpt %s %s", offload, small);
     }
-    assert_int_equal(umount(small), 0);
+    assert_int_equal(unmount(state), 0);
     remove_directory(directory);
 }
 
@@ -491,7 +512,7 @@ static void test_a_killed_rank_ends_all(void **state) {
         const char *flags, *words;  // of its output, when the phase has begun
     } phases[] = {{TINY, "planned, MiB"},
                   {"-e d4 --vocab 257 -t 256 -b 1 -i random -v 0 -g 0", "step 2/"},
-                  {TINY " -v 1 -m 10000000", "step 1/"},
+                  {TINY " -v 1 -m 100000", "step 1/"},
                   {"-e d4 --vocab 257 -t 256 -b 1 -i random -v 0 -s 1 -g 256", "--- sample after step 1"}};
     for (size_t i = 0; i < sizeof(phases) / sizeof(phases[0]); i++) {
         char directory[256], *output;
@@ -523,7 +544,8 @@ static void test_a_kill_during_a_save(void **state) {
         free(output);
         assert_no_process_remains(directory);
         assert_int_equal(count_files(in_directory(directory, "%d", i), ".bin", false), 1);
-        output = run_command(0, LAUNCH " 2 ./train_gpt " TINY " -x 4 -n 4 -v 0 -y 1 -z %d -o %s/%d", 3 - i, directory, i);
+        output = run_command(0, LAUNCH " 2 ./train_gpt " TINY " -x 4 -n 4 -v 0 -y 1 -z %d -o %s/%d", 3 - i, directory,
+                             i);
         assert_says_once(output, "(step 2)");
         free(output);
         assert_int_equal(count_files(in_directory(directory, "%d", i), ".bin", false), 2);
@@ -577,8 +599,9 @@ static void test_signals_save(void **state) {
         assert_int_equal(count_words(csv, "\n"), step + 1);
         free(csv);
         if (i % 3 == 0) {
-            free(run_command(0, LAUNCH " 2 ./train_gpt %s -x %d -n 1000000 -y 1 -o %s/out", flags, step + 2, directory));
-            free(run_command(0, LAUNCH " 2 ./train_gpt %s -x %d -n 1000000 -o %s/whole", flags, step + 2, directory));
+            const char *more = "-n 1000000 -x";
+            free(run_command(0, LAUNCH " 2 ./train_gpt %s -y 1 -o %s/out %s %d", flags, directory, more, step + 2));
+            free(run_command(0, LAUNCH " 2 ./train_gpt %s -o %s/whole %s %d", flags, directory, more, step + 2));
             assert_same_files(in_directory(directory, "out/checkpoint_%08d.bin", step + 2),
                               in_directory(directory, "whole/checkpoint_%08d.bin", step + 2));
         }
@@ -594,7 +617,8 @@ static void test_nothing_is_allocated_with_offload(void **state) {
     (void)state;
     char directory[256];
     make_directory(directory);
-    const char *places[] = {EVERYTHING_ON_DISK, "-r 3 --offload optimizer=disk,gradients=host,weights=disk,activations=host",
+    const char *places[] = {EVERYTHING_ON_DISK,
+                            "-r 3 --offload optimizer=disk,gradients=host,weights=disk,activations=host",
                             "--offload optimizer=host,weights=host --update device"};
     for (int i = 0; i < 3; i++) {
         char *output = run_command(0, INTERPOSED " INTERPOSE_REPORT=%s/report ./train_gpt -e 2x256x4 --vocab 300 -t 64 "
@@ -618,16 +642,16 @@ static void test_nothing_is_allocated_with_offload(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_swap_directories_that_wont_do),
+        cmocka_unit_test_teardown(test_swap_directories_that_wont_do, unmount),
         cmocka_unit_test(test_short_transfers_change_nothing),
         cmocka_unit_test(test_a_disk_that_fails),
         cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_wrong_placements),
         cmocka_unit_test(test_refusals_are_told_once),
         cmocka_unit_test(test_bare_mpirun),
-        cmocka_unit_test(test_a_killed_rank_ends_all),
-        cmocka_unit_test(test_a_kill_during_a_save),
-        cmocka_unit_test(test_signals_save),
+        cmocka_unit_test_teardown(test_a_killed_rank_ends_all, kill_running),
+        cmocka_unit_test_teardown(test_a_kill_during_a_save, kill_running),
+        cmocka_unit_test_teardown(test_signals_save, kill_running),
         cmocka_unit_test(test_nothing_is_allocated_with_offload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

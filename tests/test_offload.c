@@ -25,7 +25,8 @@ static size_t whole_blocks(const Sizes *x) { return x->embedding + (x->L < 2 ? 1
 
 // Elements that are on their way between ranks at once, of each other rank.
 static size_t exchanged_piece(const Sizes *x) {
-    size_t piece = 1048576 / (x->N - 1) / 4096 * 4096, largest = (x->embedding > x->layer ? x->embedding : x->layer) / x->N;
+    size_t piece = 1048576 / (x->N - 1) / 4096 * 4096;
+    size_t largest = (x->embedding > x->layer ? x->embedding : x->layer) / x->N;
     return piece < largest ? piece : largest;
 }
 
