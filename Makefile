@@ -46,7 +46,8 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(
 CUDA_LIBRARIES = sh scripts/libraries.sh $(CC) cuda=$(NVCC) | sed -E 's/-fopenmp|-Wno-unknown-pragmas/-Xcompiler &/'
 
 # Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
-EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated
+EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated emulated/test_ranks
+EMULATED_BENCH = $(if $(RUN)$(SANITIZE),,$(if $(NVCC),build/emulated/bench_gpu))
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))
 
 # The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
@@ -62,7 +63,7 @@ NVCC_EMULATED = -gencode arch=compute_80,code=compute_80 --no-compress
 EMULATOR_LIBRARIES = build/libemulator.a -lm -lpthread -lrt
 # Ranks of an emulated program are started by MPI where that is installed.
 MPI_LINK = $(shell mpicc --showme:link 2>/dev/null)
-MPI_COMPILE = $(if $(MPI_LINK),-DUSE_MPI=1 $(shell mpicc --showme:compile))
+MPI_COMPILE = $(if $(MPI_LINK),-DUSE_MPI=1 -DOMPI_SKIP_MPICXX=1 -DMPICH_SKIP_MPICXX=1 $(shell mpicc --showme:compile))
 
 # With -j, `make setup train` must not start building before the set-up is done.
 ifneq ($(filter setup,$(MAKECMDGOALS)),)
@@ -70,8 +71,8 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup train data test test-all bench emulated asan check-headers check-compilers check-cuda check-readme \
-    gpu-resources clean
+.PHONY: help setup train data test test-all bench bench-offload table emulated asan check-headers check-compilers check-cuda \
+    check-readme gpu-programs bench-gpu gpu-resources clean
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
@@ -107,6 +108,10 @@ build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile |
 
 train_gpt_emulated: build/emulated/train_gpt.o build/libemulator.a
 	@$(CXX) $^ $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
+
+build/emulated/bench_gpu: tests/bench_gpu.c $(HEADERS) $(EMULATOR_HEADERS) build/libemulator.a Makefile
+	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
+	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
 build/emulated/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
@@ -153,19 +158,29 @@ build/interpose.so: tests/interpose.c | build
 check-readme: ## the README's table of sources is true
 	@sh scripts/reading_order.sh README.md
 
-test: train_gpt data build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
+test: train_gpt data build/make_tokens build/interpose.so $(EMULATED_BENCH) $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
 	@$(if $(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
 
 test-all: ## runs all tests with their full grids
 	@TEST_ALL=1 $(MAKE) --no-print-directory test
 
-build/bench: tests/bench.c $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
+build/bench: tests/bench.c tests/bench_helpers.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
 
 bench: build/bench ## measures the training step against the machine's matmul rate and copy bandwidth
 	@build/bench
+
+build/bench_offload: tests/bench_offload.c tests/bench_helpers.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
+	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
+	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
+
+bench-offload: build/bench_offload ## measures what offload costs, beside the disk's and memory's own bandwidth
+	@cd build && ./bench_offload
+
+table: train_gpt data ## measures the trade-off table: memory and time of every technique (build/table.md, .csv, .svg)
+	@sh scripts/table.sh build/table
 
 asan: ## the unit and model tests under the address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory test TESTS="$(UNIT_TESTS) test_model" CFLAGS="-O1" \
@@ -193,10 +208,24 @@ check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's a
 	build/train_gpt_bare -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -p bf16 -x 2 -m 2 -g 30 >build/compilers_bare.log
 	@echo "check-compilers: no warnings, the same bits from $(CC) and $(CXX)"
 
-# The kernel tests for a real GPU (scripts/gpu_check.sh).
-build/gpu/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile | build
-	@mkdir -p $(@D) && $(NVCC) -x cu $(NVCC_FLAGS) $(GPU_TARGETS) -Xcompiler -fopenmp,-Wno-unused-function -diag-suppress 177 \
-	    $< -o $@ -lcublasLt -lcmocka
+# For a real GPU (scripts/gpu_check.sh): the program, the tests that need one, and the benchmark, in a folder of their
+# own, since ./train_gpt may be built without CUDA.
+GPU_BUILD = build/gpu
+NVCC_GPU = $(NVCC) -x cu $(NVCC_FLAGS) $(GPU_TARGETS) -Xcompiler -fopenmp,-Wno-unused-function -diag-suppress 177
+GPU_PROGRAMS = $(GPU_BUILD)/train_gpt $(GPU_BUILD)/bench_gpu $(GPU_BUILD)/test_kernels $(GPU_BUILD)/test_emulated
+$(GPU_BUILD)/train_gpt: $(PROGRAM) $(HEADERS) Makefile | build
+	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt
+
+$(GPU_BUILD)/bench_gpu: tests/bench_gpu.c $(HEADERS) Makefile | build
+	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt
+
+$(GPU_BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile | build
+	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt -lcmocka
+
+gpu-programs: $(GPU_PROGRAMS) ## the programs that scripts/gpu_check.sh runs on a GPU
+
+bench-gpu: $(GPU_BUILD)/bench_gpu ## measures attention and the memory-bound kernels on the GPU that is here
+	@$<
 
 # Every target, warnings being errors; needs nvcc, no GPU.
 CUDA_TARGETS = 80 86 89 90 100 120

@@ -725,6 +725,7 @@ static bool plan_search(Trainer *m, Tier tier, char *text, size_t size, size_t *
 // Compares the plan with the budgets. What does not fit is refused (exit 1); with --plan it is only said.
 static void plan_check(Trainer *m) {
     budget_open(&m->budget, &m->options, &m->device, &m->ranks);
+    ranks_barrier(&m->ranks);  // before anybody reserves what others have counted as available
     bool device_fits = budget_needed(&m->budget, &m->plan, TIER_DEVICE) <= m->budget.bytes[TIER_DEVICE];
     Tier tier = device_fits && !budget_fits(&m->budget, &m->plan) ? TIER_HOST : TIER_DEVICE;
     size_t budget = m->budget.bytes[tier], needed = budget_needed(&m->budget, &m->plan, tier), least;
@@ -1110,8 +1111,8 @@ static size_t suggest(Trainer *m, char *text, size_t size) {
     }
     next.head_chunks = size_max(next.head_chunks, 8);
     plan(m, &next, &ledger, NULL, NULL);
-    snprintf(text, size, "./train_gpt -e %s -b %zu -t %zu -r %d --head-chunks %zu", m->options.model, next.B, next.T,
-             next.recompute, next.head_chunks);
+    int n = snprintf(text, size, "./train_gpt -e %s ", m->options.model);
+    plan_flags(&next, &m->config, m->ranks.size, text + n, size - (size_t)n);
     return ledger_peak(&ledger, TIER_DEVICE);
 }
 
@@ -1142,9 +1143,8 @@ static Trainer *trainer_open(int argc, char **argv) {
 // Reserves what m->plan says and fills it; nothing is allocated afterwards.
 static void trainer_start(Trainer *m) {
     matmul_create(&m->device);
-    const char *here = m->options.output ? m->options.output : ".";
-    const char *swap = m->options.swap_directory ? m->options.swap_directory : here;
-    memory_reserve(&m->memory, &m->device, &m->plan, swap, m->ranks.rank);
+    const char *beside = m->options.output ? m->options.output : ".", *swap = m->options.swap_directory;
+    memory_reserve(&m->memory, &m->device, &m->plan, swap ? swap : beside, m->ranks.rank);
     if (m->options.tune && m->device.real == DEVICE_CUDA) CUDA_ONLY(tune_cuda(&m->device, &m->memory, m->options.tune));
     if (m->config.resume && m->position.tuned != tune_hash(&m->device)) {
         printf("note: --tune's choices differ from the saved run's, so the bits may, too\n");
@@ -1175,9 +1175,8 @@ static void run(Trainer *m) {
     log_open(&m->log, m->ranks.rank == 0 ? m->options.output : NULL, m->config.resume ? m->step : -1,
              isatty(STDOUT_FILENO) == 1 && m->ranks.size == 1);
     trainer_start(m);
-    signal(SIGINT, on_signal);
-    signal(SIGTERM, on_signal);
-    signal(SIGUSR1, on_signal);  // what mpirun passes on
+    const int signals[] = {SIGINT, SIGTERM, SIGUSR1};  // mpirun passes the last on
+    for (int i = 0; i < 3; i++) signal(signals[i], on_signal);
     train(m);
     log_table(&m->memory.ledger, "measured, MiB");
     print_end(m, next_peak, next);

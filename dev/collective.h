@@ -119,7 +119,7 @@ static inline void ranks_to_root(Ranks *ranks, int from, void *data, size_t n_by
 // No rank goes on before all have come here.
 static inline void ranks_barrier(Ranks *ranks) {
 #ifdef USE_MPI
-    if (ranks->size > 1) MPI_Barrier(ranks->hosts);
+    if (ranks->requests) MPI_Barrier(ranks->hosts);  // not for a plan for ranks that are not here
 #else
     (void)ranks;
 #endif

@@ -105,7 +105,11 @@ typedef struct {
     uint64_t trace;
     size_t step_peak[TIERS];  // since memory_step()
     Disk disk;                // behind TIER_DISK
-    char *bounce[QUEUES];     // on the host, for bytes between a GPU and the disk
+    struct {
+        char *data[2];  // on the host, for bytes between a GPU and the disk
+        DeviceEvent *filled[2], *drained[2], *reached;
+        size_t n_pieces;
+    } bounce[QUEUES];
     Slab slabs[TIERS];
 } Memory;
 
@@ -392,12 +396,48 @@ static inline void memory_disk(Memory *memory, Queue queue, char *to, const void
     device_call(memory->device, queue, write ? memory_call_write : memory_call_read, &call, sizeof(call));
 }
 
-// The buffers for transfers between a GPU and the disk; kept.
+// The buffers for transfers between a GPU and the disk, two for each queue that may ask for them; kept.
 static inline void memory_open_bounce(Memory *memory) {
-    for (int q = QUEUE_FETCH; q < QUEUES && memory->device->real == DEVICE_CUDA; q++) {
-        memory->bounce[q] = (char *)memory_keep_aligned(memory, TIER_HOST, KIND_FILES, MEMORY_BOUNCE, MEMORY_PAGE,
-                                                        "between the disk and the device");
+    memset(memory->bounce, 0, sizeof(memory->bounce));
+    for (int q = QUEUE_FETCH; q <= QUEUE_COLLECTIVE && memory->device->real == DEVICE_CUDA; q++) {
+        for (int i = 0; i < 2; i++) {
+            memory->bounce[q].data[i] = (char *)memory_keep_aligned(memory, TIER_HOST, KIND_FILES, MEMORY_BOUNCE,
+                                                                    MEMORY_PAGE, "between the disk and the device");
+            memory->bounce[q].filled[i] = device_event(memory->device);
+            memory->bounce[q].drained[i] = device_event(memory->device);
+        }
+        memory->bounce[q].reached = device_event(memory->device);
     }
+}
+
+// A GPU's bytes from or to the disk, on a queue: in pieces through two buffers, so that the disk has one while the bus
+// has the other. The disk's side has a queue of its own, which begins no sooner than `queue` would.
+//
+//     READ      | piece 0 -> a | piece 1 -> b | piece 2 -> a | ...         `queue`  | a -> GPU | b -> GPU | ...
+static inline void memory_bounce(Memory *memory, Queue queue, char *on_device, const char *place, size_t n_bytes,
+                                 bool write) {
+    Device *device = memory->device;
+    const Queue first = write ? queue : QUEUE_READ, second = write ? QUEUE_WRITE : queue;
+    if (!write) {
+        device_record(device, queue, memory->bounce[queue].reached);
+        device_await(device, QUEUE_READ, memory->bounce[queue].reached);
+    }
+    for (size_t at = 0, n; at < n_bytes; at += n) {
+        size_t i = memory->bounce[queue].n_pieces++ % 2;
+        char *buffer = memory->bounce[queue].data[i];
+        n = size_min(MEMORY_BOUNCE, n_bytes - at);
+        device_await(device, first, memory->bounce[queue].drained[i]);
+        if (write) device_copy(device, queue, buffer, on_device + at, n);
+        else memory_disk(memory, QUEUE_READ, buffer, place + at, n, false);
+        device_record(device, first, memory->bounce[queue].filled[i]);
+        device_await(device, second, memory->bounce[queue].filled[i]);
+        if (write) memory_disk(memory, QUEUE_WRITE, buffer, place + at, n, true);
+        else device_copy(device, queue, on_device + at, buffer, n);
+        device_record(device, second, memory->bounce[queue].drained[i]);
+    }
+    if (!write || n_bytes == 0) return;
+    device_record(device, QUEUE_WRITE, memory->bounce[queue].reached);
+    device_await(device, queue, memory->bounce[queue].reached);  // what follows on `queue` finds it written
 }
 
 // n_bytes from one place to another, on a queue. Places on the disk, and those that are exchanged with it, are
@@ -411,15 +451,10 @@ static inline void memory_transfer(Memory *memory, Queue queue, Tier to_tier, vo
     }
     char *other = (char *)(uintptr_t)(write ? from : to);
     const char *place = (const char *)(write ? to : from);
-    if (!memory_on_gpu(memory, write ? from_tier : to_tier)) {
+    if (memory_on_gpu(memory, write ? from_tier : to_tier)) {
+        memory_bounce(memory, queue, other, place, n_bytes, write);
+    } else {
         memory_disk(memory, queue, other, place, n_bytes, write);
-        return;
-    }
-    for (size_t at = 0, n; at < n_bytes; at += n) {
-        n = size_min(MEMORY_BOUNCE, n_bytes - at);
-        if (write) device_copy(memory->device, queue, memory->bounce[queue], other + at, n);
-        memory_disk(memory, queue, memory->bounce[queue], place + at, n, write);
-        if (!write) device_copy(memory->device, queue, other + at, memory->bounce[queue], n);
     }
 }
 

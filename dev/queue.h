@@ -29,7 +29,15 @@
 #include "error.h"
 #include "number.h"
 
-typedef enum { QUEUE_COMPUTE, QUEUE_FETCH, QUEUE_STASH, QUEUE_COLLECTIVE, QUEUES } Queue;
+typedef enum {
+    QUEUE_COMPUTE,
+    QUEUE_FETCH,       // into the memory that computes
+    QUEUE_STASH,       // out of it
+    QUEUE_COLLECTIVE,  // between ranks
+    QUEUE_READ,        // the disk's side of transfers between a GPU and the disk
+    QUEUE_WRITE,
+    QUEUES
+} Queue;
 
 typedef enum {
     QUEUE_THREADS,  // one thread per queue

@@ -48,7 +48,7 @@ typedef struct {
     DeviceEvent *filled, *drained;
 } Slot;
 
-enum { SLOTS = 3 };
+enum { SLOTS = 3, UPDATE_SETS = 3 };
 static const int64_t NO_BLOCK = -1;
 enum { STORE_PIECE = 1 << 20 };  // elements on their way to another memory or rank
 
@@ -68,7 +68,7 @@ typedef struct {
     size_t piece_elements;            // of an exchange
     float *received, *staged;         // pieces from the other ranks; of a shard whose home is elsewhere
     bool first, last;                 // of the step's micro-batches
-    DeviceEvent *ready, *fetched, *gathered, *stashed, *joins[QUEUES], *update_events[4];
+    DeviceEvent *ready, *fetched, *gathered, *stashed, *joins[QUEUES], *update_events[2 * UPDATE_SETS];
 } Store;
 
 static inline const BlockLayout *store_layout(const Store *store, size_t block) {
@@ -189,7 +189,7 @@ static inline void store_open(Store *store, Device *device, Memory *memory, Rank
     store->gathered = device_event(device);
     store->stashed = device_event(device);
     for (int q = 0; q < QUEUES; q++) store->joins[q] = device_event(device);
-    for (int i = 0; i < 4; i++) store->update_events[i] = device_event(device);
+    for (int i = 0; i < 2 * UPDATE_SETS; i++) store->update_events[i] = device_event(device);
 }
 
 // Everything called before, on any queue, runs before everything that is called from here on.

@@ -2,7 +2,8 @@
 //
 // What AdamW reads and writes (gradients, m, v, master weights, weights) is used in place where it has its home in the
 // memory of the processor that computes the update, the device's or the host's. The rest comes and goes in pieces,
-// through two sets of buffers, so that piece i+1 arrives and piece i-1 leaves while piece i is computed:
+// through three sets of buffers, so that piece i+1 arrives and piece i-1 leaves while piece i is computed, and neither
+// waits for the other:
 //
 //     fetch     | piece 0 | piece 1 | piece 2 | ...
 //     compute             | piece 0 | piece 1 | ...
@@ -23,8 +24,6 @@ typedef struct {
     char *buffers[HOMES];  // NULL: that operand is used in place
     DeviceEvent *filled, *drained;
 } UpdateSet;
-
-enum { UPDATE_SETS = 2 };
 
 typedef struct {
     Store *store;
@@ -176,6 +175,7 @@ static inline void store_update(Store *store, const AdamW *step) {
     size_t marks[TIERS];
     for (int t = 0; t < TIERS; t++) marks[t] = memory_mark(store->memory, (Tier)t);
     update_open(&u);
+    store_join(store);
     if (step->apply || store->device->kind == DEVICE_PLAN) {
         UpdatePiece piece = {0, 0, 0}, next = {0, 0, 0};
         size_t i = 0;

@@ -7,32 +7,48 @@ nvcc=$1
 shift
 targets="80 86 89 90 100 120"
 
-# Threads of a block and bytes of dynamic shared memory, where that isn't 256 and 0: kernel, threads, bytes.
-launches="
-classifier_kernel<FP32,4> 1024 0
-classifier_kernel<FP32,1> 1024 0
-classifier_kernel<BF16,8> 1024 0
-classifier_kernel<BF16,1> 1024 0
-attention_mma_forward_kernel<BF16,64> 128 49152
-attention_mma_forward_kernel<BF16,96> 128 65536
-attention_mma_forward_kernel<BF16,128> 128 65536
-attention_mma_backward_q_kernel<BF16,64> 128 50176
-attention_mma_backward_q_kernel<BF16,96> 256 99328
-attention_mma_backward_q_kernel<BF16,128> 256 99328
-attention_mma_backward_kv_kernel<BF16,64> 128 49664
-attention_mma_backward_kv_kernel<BF16,96> 256 98816
-attention_mma_backward_kv_kernel<BF16,128> 256 98816
-"
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+# Threads of a block and bytes of dynamic shared memory, where that isn't 256 and 0: kernel, threads, bytes, as the
+# kernels' own headers have them.
+cat >"$work/launches.cu" <<'END'
+#include "dev/kernels/attention.h"
+#include "dev/kernels/classifier.h"
+template <int D> static void attention(const char *type) {
+    typedef AttentionMmaForward<D> Forward;
+    typedef AttentionMmaBackward<D> Backward;
+    printf("attention_mma_forward_kernel<%s,%d> %d %zu\n", type, D, (int)Forward::WARPS * WARP,
+           attention_mma_forward_shared<D>());
+    printf("attention_mma_backward_q_kernel<%s,%d> %d %zu\n", type, D, (int)Backward::WARPS * WARP,
+           attention_mma_backward_q_shared<D>());
+    printf("attention_mma_backward_kv_kernel<%s,%d> %d %zu\n", type, D, (int)Backward::WARPS * WARP,
+           attention_mma_backward_kv_shared<D>());
+}
+int main(void) {
+    const char *const types[] = {"FP32", "BF16", "FP16"};
+    for (int t = FP32; t < NUMBERS; t++) {
+        for (int n = 1; n <= 8; n++) printf("classifier_kernel<%s,%d> %d 0\n", types[t], n, (int)CLASSIFIER_THREADS);
+        attention<64>(types[t]);
+        attention<96>(types[t]);
+        attention<128>(types[t]);
+    }
+}
+END
+"$nvcc" "$@" -I. -gencode arch=compute_80,code=sm_80 -diag-suppress 177 -Xcompiler -Wno-unused-function \
+    "$work/launches.cu" -o "$work/launches" -lcublasLt || exit 1
+launches=$("$work/launches") || exit 1
 # Kernels that may spill: kernel, sm_NN, bytes at most, reason (measured).
 allowed="
 "
 
 codes=
 for target in $targets; do codes="$codes -gencode arch=compute_$target,code=sm_$target"; done
-log=$(mktemp)
-trap 'rm -f "$log" "$log.o"' EXIT
-"$nvcc" "$@" $codes -Xptxas -v -c train_gpt.cu -o "$log.o" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
-c++filt <"$log" | sed 's/(Number)0/FP32/g; s/(Number)1/BF16/g; s/(bool)0/false/g; s/(bool)1/true/g' |
+log=$work/log
+# shellcheck disable=SC2086
+"$nvcc" "$@" $codes -Xptxas -v -c train_gpt.cu -o "$work/train_gpt.o" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+c++filt <"$log" |
+    sed 's/(Number)0/FP32/g; s/(Number)1/BF16/g; s/(Number)2/FP16/g; s/(bool)0/false/g; s/(bool)1/true/g' |
     LAUNCHES="$launches" ALLOWED="$allowed" TARGETS="$targets" awk '
     function floor(x) { return int(x) }
     function least(a, b) { return a < b ? a : b }

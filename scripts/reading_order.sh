@@ -2,12 +2,12 @@
 # The README's reading order: a Markdown table of the sources with their line counts and their own first lines.
 #   reading_order.sh            prints it
 #   reading_order.sh README.md  checks that the table there is this one; says how to renew it otherwise
-files="train_gpt.cu dev/number.h dev/device.h dev/cuda.h dev/devices.h dev/memory.h
+files="train_gpt.cu dev/number.h dev/device.h dev/queue.h dev/cuda.h dev/devices.h dev/disk.h dev/memory.h
        dev/kernels/vector.h dev/kernels/encoder.h dev/kernels/layernorm.h
        dev/kernels/tile.h dev/kernels/matmul.h dev/kernels/attention.h dev/kernels/mma.h dev/kernels/attention_mma.h
        dev/kernels/residual.h dev/kernels/gelu.h dev/kernels/classifier.h dev/kernels/norm.h dev/kernels/adamw.h
-       dev/store.h dev/checkpoint.h dev/tune.h dev/schedule.h
-       dev/flags.h dev/log.h dev/error.h data/loader.h data/tokenizer.h data/make_tokens.c"
+       dev/layout.h dev/collective.h dev/store.h dev/stash.h dev/update.h dev/placement.h dev/plan.h
+       dev/checkpoint.h dev/tune.h dev/schedule.h dev/sampler.h dev/flags.h dev/log.h dev/error.h data/loader.h data/tokenizer.h data/make_tokens.c"
 table() {
     echo "| file | lines | what it is |"
     echo "|---|---:|---|"

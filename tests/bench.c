@@ -12,73 +12,7 @@
 // (attention's products at the best rate of the step's; exponentials at the rate that they reach in the first cache).
 // Then steps of configurations beside each other, in turns: recompute levels, lengths, threads.
 #define _GNU_SOURCE
-#define TRAIN_GPT_NO_MAIN
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
-#include "../train_gpt.cu"
-#pragma GCC diagnostic pop
-
-enum { SAMPLES_MOST = 64 };
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof(double), compare_doubles);
-    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Copy bandwidth
-
-// y = x, past the caches where the processor can: what a plain store reads before it writes is not part of a copy.
-static void copy_stream(float *y, const float *x, size_t n, bool past_caches) {
-#if defined(__AVX__)
-    if (past_caches) {
-#pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < (int64_t)n; i += 8) _mm256_stream_ps(y + i, _mm256_load_ps(x + i));
-        return;
-    }
-#else
-    (void)past_caches;
-#endif
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < (int64_t)n; i++) y[i] = x[i];
-}
-
-typedef struct {
-    float *from, *to;
-    double seconds[2][SAMPLES_MOST];  // plain, past the caches
-    int n;
-} Copy;
-
-enum { COPY_FLOATS = 64 << 20 };  // 256 MiB, far beyond the caches
-
-static void copy_open(Copy *copy) {
-    memset(copy, 0, sizeof(*copy));
-    copy->from = (float *)aligned_alloc(64, COPY_FLOATS * sizeof(float));
-    copy->to = (float *)aligned_alloc(64, COPY_FLOATS * sizeof(float));
-    if (!copy->from || !copy->to) die("out of memory");
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < COPY_FLOATS; i++) copy->from[i] = copy->to[i] = 1.0f;
-}
-
-static void copy_sample(Copy *copy) {
-    for (int i = 0; i < 4 && copy->n < SAMPLES_MOST; i++) {
-        for (int past_caches = 0; past_caches < 2; past_caches++) {
-            double start = device_seconds();
-            copy_stream(copy->to, copy->from, COPY_FLOATS, past_caches);
-            copy->seconds[past_caches][copy->n] = device_seconds() - start;
-        }
-        copy->n++;
-    }
-}
-
-static double copy_bandwidth(Copy *copy, int past_caches) {
-    return 2.0 * COPY_FLOATS * sizeof(float) / median(copy->seconds[past_caches], copy->n);
-}
+#include "bench_helpers.h"
 
 // Seconds per exponential, of all threads together, from and to the first cache.
 static double exponential_seconds(void) {
@@ -335,17 +269,6 @@ static void operations_sample(Trainer *m, Operations *all) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // One configuration
-
-// A trainer with the flags of a line, planned but not started.
-static Trainer *bench_open(const char *line) {
-    char words[512], *argv[64];
-    int argc = 0;
-    snprintf(words, sizeof(words), "train_gpt %s -i random -g 0 -v 0 -u 0 -l 0.0001", line);
-    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = strdup(word);
-    Trainer *m = trainer_open(argc, argv);
-    plan(m, &m->config, &m->plan, NULL, NULL);
-    return m;
-}
 
 static void bench(int details, int samples, const char *line) {
     Trainer *m = bench_open(line);

@@ -120,4 +120,92 @@ static inline void assert_same_run(const RunResult *a, const RunResult *b, const
     assert_true(isfinite(a->losses[0]) && a->norms[0] > 0);
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// fp16: an overflow in one micro-batch of several
+
+// The tokens of this seed, and a loss scale at which exactly one of three micro-batches of the second step overflows:
+// the next one would need a scale that is larger by a tenth.
+typedef struct {
+    int seed;
+    double log2_scale;
+    size_t micro_batch;
+} Overflow;
+
+static const Overflow OVERFLOWS[] = {{10, 22.02, 0}, {15, 21.85, 1}, {14, 21.84, 2}};
+
+// The weights that the products read, paddings included.
+static inline uint64_t weights_hash(Trainer *m) {
+    const size_t n_bytes = m->store.n_elements * number_size(m->config.type);
+    void *copy = malloc(n_bytes);
+    device_download(&m->device, copy, store_at(&m->store, HOME_WEIGHTS, 0, 0), n_bytes);
+    uint64_t hash = checkpoint_hash(0, copy, n_bytes);
+    free(copy);
+    return hash;
+}
+
+static inline bool micro_batch_overflows(Trainer *m, size_t micro_batch) {
+    batch_train(m, m->step, micro_batch);
+    train_micro_batch(m, (float)(m->loss_scale / (double)step_targets(m, m->step)), true, true);
+    store_norm(&m->store, m->batch.results + RESULT_NORM);
+    train_results(m, 0);
+    return !isfinite(m->batch.host_results[RESULT_NORM]);
+}
+
+// A step on the windows of another one, as a run takes it that never saw those in between: its counters know nothing of
+// them.
+static inline void step_on_windows_of(Trainer *m, int64_t step, StepRow *row) {
+    const double n_targets = (double)step_targets(m, step);
+    for (size_t i = 0; i < m->config.micro_batches; i++) {
+        batch_train(m, step, i);
+        train_micro_batch(m, (float)(m->loss_scale / n_targets), i == 0, i + 1 == m->config.micro_batches);
+    }
+    train_update(m, row);
+    row->train_loss = m->batch.host_results[RESULT_LOSS] / n_targets;
+    m->step++;
+    m->updates++;
+}
+
+static inline Trainer *overflow_trainer(const char *device, const Overflow *o) {
+    Trainer *m = open_trainer("-i random -g 0 -v 0 -p fp16 -e 2x48x3 --vocab 67 -t 32 -b 2 -d 192 --seed %d "
+                              "--device %s", o->seed, device);
+    trainer_start(m);
+    return m;
+}
+
+// The step with the overflow moves nothing but the scale and the count of attempts; and from there on the run is, bit
+// for bit, the run that has never seen that step's windows (an attempt uses up its windows, applied or not).
+static inline void check_overflow(const char *device, const Overflow *o) {
+    Trainer *m = overflow_trainer(device, o), *without = overflow_trainer(device, o);
+    StepRow row, other;
+    memset(&row, 0, sizeof(row));
+    memset(&other, 0, sizeof(other));
+    train_step(m, &row);
+    step_on_windows_of(without, 0, &other);
+    assert_true(!row.skipped && m->good_steps == 1 && row.loss_scale == 65536 && m->loss_scale == 65536);
+    const uint64_t state = state_hash(m), weights = weights_hash(m);
+    assert_true(state == state_hash(without) && weights == weights_hash(without));
+
+    const double scale = exp2(o->log2_scale);
+    m->loss_scale = scale;
+    for (size_t i = 0; i < 3; i++) assert_true(micro_batch_overflows(m, i) == (i == o->micro_batch));
+    train_step(m, &row);
+    assert_true(row.skipped && !isfinite(row.norm) && isfinite(row.train_loss) && row.loss_scale == scale);
+    assert_true(state_hash(m) == state && weights_hash(m) == weights);
+    assert_true(m->updates == 1 && m->step == 2 && row.step == 2 && m->skipped_in_a_row == 1);
+    assert_true(m->loss_scale == scale / 2 && m->good_steps == 0 && row.good_steps == 0);
+
+    without->loss_scale = m->loss_scale;
+    for (int i = 0; i < 2; i++) {
+        train_step(m, &row);
+        step_on_windows_of(without, 2 + i, &other);
+        assert_true(!row.skipped && !other.skipped && row.train_loss == other.train_loss && row.norm == other.norm);
+        assert_true(row.lr == other.lr && row.lr == schedule_lr(&m->schedule, 1 + i) && row.good_steps == 1 + i);
+    }
+    assert_true(row.lr != schedule_lr(&m->schedule, 3) && m->updates == 3 && m->step == 4 && without->step == 3);
+    assert_true(state_hash(m) == state_hash(without) && weights_hash(m) == weights_hash(without));
+    assert_true(state_hash(m) != state && m->skipped_in_a_row == 0);
+    trainer_close(m);
+    trainer_close(without);
+}
+
 #endif

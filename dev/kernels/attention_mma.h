@@ -64,7 +64,6 @@ typedef struct {
 
 // How a block is cut: warps, rows of a warp / 16, rows of the other side in a step; whether Q (and dO) stay in
 // registers. 255 registers a thread are what there is, shared memory allows two blocks at once where that is written.
-// scripts/gpu_resources.sh repeats the threads and bytes.
 template <int D> struct AttentionMmaForward {
     enum { WARPS = 4, M = 2, STEP = D == 64 ? 64 : 32, HELD = D == 64, BLOCKS = 2 };
 };
