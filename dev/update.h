@@ -142,7 +142,8 @@ static inline void update_gather(Update *u, size_t block, DeviceEvent *stashed) 
     device_record(device, QUEUE_STASH, slot->drained);
 }
 
-// Buffers for what has its home elsewhere; without any, a piece is all that a rank has of a block.
+// Buffers for what has its home elsewhere, in as many sets as there are pieces, at most UPDATE_SETS; without any, a
+// piece is all that a rank has of a block.
 static inline void update_open(Update *u) {
     Store *store = u->store;
     const size_t N = store->place.stage >= 1 ? (size_t)store->ranks->size : 1;

@@ -204,7 +204,7 @@ static void test_measured_bytes_follow_the_formulas(void **state) {
 // ---------------------------------------------------------------------------------------------------------------
 // Skipped steps
 
-enum { OVERFLOW_OF_DATA, OVERFLOW_OF_A_SHARD, WAYS_TO_OVERFLOW };
+enum { OVERFLOW_OF_DATA, OVERFLOW_OF_A_SHARD, OVERFLOW_PLACES };
 
 // A step of two micro-batches of which one rank's gradients overflow: all of them, or one element, after the first.
 static void overflowing_step(Trainer *m, int how, int rank, StepRow *row) {
@@ -236,7 +236,7 @@ static uint64_t home_hash(const Trainer *m, int home) {
 
 static void ranks_overflow(const char *directory) {
     static const char *const places[] = {"", "--offload optimizer=host,gradients=host", "--offload optimizer=disk"};
-    for (int i = 0; i < 4 * 3 * WAYS_TO_OVERFLOW; i++) {
+    for (int i = 0; i < 4 * 3 * OVERFLOW_PLACES; i++) {
         const int stage = i % 4, how = i / 12, rank = i % n_ranks();
         Trainer *runs[2];  // without the step, with it
         StepRow row, other;
