@@ -706,14 +706,15 @@ static void plan(Trainer *m, const Config *config, Ledger *ledger, double *step_
     m->tokens = tokens;
 }
 
-// Looks for flags with which the run fits; writes them to `text`. False if there are none.
-static bool plan_search(Trainer *m, char *text, size_t size, size_t *least) {
+// Looks for flags with which the run fits; writes them to `text`. False if there are none; *least: of what it needs of
+// a tier with any.
+static bool plan_search(Trainer *m, Tier tier, char *text, size_t size, size_t *least) {
     Config config = m->config;
-    Ledger ledger;
-    *least = budget_needed(&m->budget, &m->plan, TIER_DEVICE);
-    while (plan_relax(&config, m->budget.shared)) {
+    Ledger ledger = m->plan;
+    *least = budget_needed(&m->budget, &ledger, tier);
+    while (plan_relax(&config, &m->budget, &ledger)) {
         plan(m, &config, &ledger, NULL, NULL);
-        *least = size_min(*least, budget_needed(&m->budget, &ledger, TIER_DEVICE));
+        *least = size_min(*least, budget_needed(&m->budget, &ledger, tier));
         if (!budget_fits(&m->budget, &ledger)) continue;
         plan_flags(&config, &m->config, m->ranks.size, text, size);
         return true;
@@ -743,12 +744,11 @@ static void plan_check(Trainer *m) {
                      "usable (%.3g %% headroom). ", tier == TIER_HOST ? " in the host's memory" : "",
                      needed, log_mib(needed), PHASE_NAMES[ledger_peak_phase(&m->plan, tier)], budget,
                      log_mib(budget), m->options.headroom);
-    if (plan_search(m, flags, sizeof(flags), &least)) {
+    if (plan_search(m, tier, flags, sizeof(flags), &least)) {
         snprintf(message + n, sizeof(message) - (size_t)n, "This would fit: %s", flags);
     } else {
-        snprintf(message + n, sizeof(message) - (size_t)n,
-                 "No flags make it fit: the least is %.1f MiB on the device. Take a smaller -e, -t or --vocab",
-                 log_mib(least));
+        snprintf(message + n, sizeof(message) - (size_t)n, "No flags make it fit: the least is %.1f MiB on the %s. "
+                 "Take a smaller -e, -t or --vocab", log_mib(least), TIER_NAMES[tier]);
     }
     if (!m->options.plan) die("%s", message);
     printf("%s\n", message);
@@ -867,8 +867,7 @@ static void configure(Trainer *m) {
         flags_fail("-d %zu is not a multiple of B T %s= %zu", tokens, m->ranks.size > 1 ? "N " : "", least);
     }
     config->micro_batches = tokens / least;
-    if (o->sample_length > o->T)
-        flags_fail("-g %lld is longer than -t %lld", (long long)o->sample_length, (long long)o->T);
+    if (o->sample_length > o->T) flags_fail("-g %d is longer than -t %d", (int)o->sample_length, (int)o->T);
     config->sample_length = o->sample_length < 0 ? config->T : (size_t)o->sample_length;
     config->attention = strcmp(o->attention, "plain") == 0 ? ATTENTION_PLAIN : ATTENTION_FUSED;
     config->recompute = (int)o->recompute;

@@ -101,9 +101,11 @@ static inline bool budget_fits(const Budget *budget, const Ledger *ledger) {
 // ---------------------------------------------------------------------------------------------------------------
 // What would fit
 
-// The next thing to try with a run that does not fit, the cheapest in time first; false if there is nothing left.
-// shared: device and host are the same memory, so moving from one to the other is no help.
-static inline bool plan_relax(Config *config, bool shared) {
+// The next thing to try with a run whose ledger does not fit, the cheapest in time first; false if there is nothing
+// left. Where device and host are the same memory, moving from one to the other is no help.
+static inline bool plan_relax(Config *config, const Budget *budget, const Ledger *ledger) {
+    const bool shared = budget->shared;
+    const bool host_full = shared || budget_needed(budget, ledger, TIER_HOST) > budget->bytes[TIER_HOST];
     if (config->recompute < LEVEL_BLOCKS || config->recompute_layers < config->shape.L) {
         config->recompute = config->recompute_layers < config->shape.L ? config->recompute : config->recompute + 1;
         config->recompute_layers = config->shape.L;
@@ -114,8 +116,9 @@ static inline bool plan_relax(Config *config, bool shared) {
     } else if (!shared && config->place.optimizer == TIER_DEVICE) {
         config->place.optimizer = TIER_HOST;
         config->place.update_on_host = true;
-    } else if (config->place.optimizer == TIER_HOST) {
+    } else if (host_full && config->place.optimizer != TIER_DISK) {
         config->place.optimizer = TIER_DISK;
+        config->place.update_on_host = true;
     } else if (config->B % 2 == 0) {
         config->B /= 2;
         config->micro_batches *= 2;

@@ -30,6 +30,7 @@ typedef struct {
     AdamW step;
     Tier tier;             // memory of the processor that computes
     size_t piece_elements;
+    size_t n_sets;         // UPDATE_SETS, or as many as there are pieces
     UpdateSet sets[UPDATE_SETS];
 } Update;
 
@@ -153,19 +154,28 @@ static inline void update_open(Update *u) {
     bool staged = false;
     for (int home = 0; home < HOMES; home++) staged = staged || store->homes[home].tier != u->tier;
     u->piece_elements = staged ? size_min(STORE_PIECE, largest) : largest;
-    UpdatePiece piece = {0, 0, 0};
-    size_t n_pieces = 0;
-    while (n_pieces < UPDATE_SETS && update_next(u, &piece)) n_pieces++;
-    for (int i = 0; i < UPDATE_SETS; i++) {
+    for (UpdatePiece piece = {0, 0, 0}; u->n_sets < UPDATE_SETS && update_next(u, &piece);) u->n_sets++;
+    for (size_t i = 0; i < u->n_sets; i++) {
         u->sets[i].filled = store->update_events[2 * i];
         u->sets[i].drained = store->update_events[2 * i + 1];
         for (int home = 0; home < HOMES; home++) {
             u->sets[i].buffers[home] = NULL;
-            if ((size_t)i >= n_pieces || store->homes[home].tier == u->tier || !update_has(store, home)) continue;
+            if (store->homes[home].tier == u->tier || !update_has(store, home)) continue;
             u->sets[i].buffers[home] = (char *)memory_push_aligned(
                 store->memory, u->tier, kinds[home], u->piece_elements * store->homes[home].size, MEMORY_PAGE,
                 owners[home]);
         }
+    }
+}
+
+// A skipped step leaves its buffers empty, but for the bytes on top that the witness of memory.h looks for.
+static inline void update_touch(const Update *u) {
+    const UpdateSet *last = &u->sets[u->n_sets - 1];
+    for (int home = HOMES - 1; home >= 0; home--) {
+        if (!last->buffers[home]) continue;
+        if (u->tier == TIER_DEVICE) device_zero(u->store->device, last->buffers[home], MEMORY_ALIGN);
+        else memset(last->buffers[home], 0, MEMORY_ALIGN);
+        return;
     }
 }
 
@@ -188,13 +198,15 @@ static inline void store_update(Store *store, const AdamW *step) {
         for (; more; i++) {
             piece = next;
             more = update_next(&u, &next);
-            if (more) update_fetch(&u, &u.sets[(i + 1) % UPDATE_SETS], &next);
-            update_compute(&u, &u.sets[i % UPDATE_SETS], &piece);
+            if (more) update_fetch(&u, &u.sets[(i + 1) % u.n_sets], &next);
+            update_compute(&u, &u.sets[i % u.n_sets], &piece);
             if (!more || next.block != piece.block) {
-                update_gather(&u, piece.block, u.sets[i % UPDATE_SETS].drained);
+                update_gather(&u, piece.block, u.sets[i % u.n_sets].drained);
             }
         }
         for (int slot = 0; slot < SLOTS; slot++) store->weights[slot].valid = false;
+    } else {
+        update_touch(&u);
     }
     store_join(store);
     for (int t = 0; t < TIERS; t++) memory_release(store->memory, (Tier)t, marks[t]);

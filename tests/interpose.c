@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static uintptr_t program_start, program_end;
@@ -100,6 +101,12 @@ static bool named(int fd, const char *end) {
     return (size_t)n >= strlen(end) && strcmp(path + n - strlen(end), end) == 0;
 }
 
+// A file, not a pipe or a socket: libraries don't expect those to be interrupted.
+static bool is_file(int fd) {
+    struct stat status;
+    return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+}
+
 ssize_t write(int fd, const void *data, size_t n) {
     static ssize_t (*real)(int, const void *, size_t);
     static long partial_writes;
@@ -118,7 +125,7 @@ ssize_t write(int fd, const void *data, size_t n) {
             return -1;
         }
     }
-    if (setting("INTERPOSE_SHORT") && fd > 2) {
+    if (setting("INTERPOSE_SHORT") && fd > 2 && is_file(fd)) {
         if (++calls % 3 == 0) {
             errno = EINTR;
             return -1;

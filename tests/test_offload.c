@@ -25,7 +25,8 @@ static size_t whole_blocks(const Sizes *x) { return x->embedding + (x->L < 2 ? 1
 
 // Elements that are on their way between ranks at once, of each other rank.
 static size_t exchanged_piece(const Sizes *x) {
-    size_t piece = 1048576 / (x->N - 1) / 4096 * 4096, largest = (x->embedding > x->layer ? x->embedding : x->layer) / x->N;
+    size_t piece = 1048576 / (x->N - 1) / 4096 * 4096;
+    size_t largest = (x->embedding > x->layer ? x->embedding : x->layer) / x->N;
     return piece < largest ? piece : largest;
 }
 
@@ -46,14 +47,14 @@ static void formula_kept(Bytes bytes, const Sizes *x, size_t size, const Placeme
     bytes[TIER_DEVICE][KIND_GRADIENTS] += (8 * (n / N / 4096) + 63) / 64 * 64;
 }
 
-// What the update adds: three pieces, or as many as there are, of everything whose home is another memory than that of
-// the processor.
+// What the update adds: pieces of everything whose home is another memory than that of the processor, one to work on
+// and one on its way in each direction.
 static void formula_update(Bytes bytes, const Sizes *x, size_t size, const Placement *p) {
     const Tier here = p->update_on_host ? TIER_HOST : TIER_DEVICE;
-    size_t piece = (x->embedding > x->layer ? x->embedding : x->layer) / (p->stage >= 1 ? x->N : 1);
+    const size_t N = p->stage >= 1 ? x->N : 1, embedding = x->embedding / N, layer = x->layer / N;
+    size_t piece = embedding > layer ? embedding : layer;
     if (piece > 1048576) piece = 1048576;
-    const size_t N = p->stage >= 1 ? x->N : 1;
-    size_t sets = (x->embedding / N + piece - 1) / piece + x->L * ((x->layer / N + piece - 1) / piece);
+    size_t sets = (embedding + piece - 1) / piece + x->L * ((layer + piece - 1) / piece);
     if (sets > 3) sets = 3;
     if (p->weights != here) bytes[here][KIND_WEIGHTS] += sets * size * piece;
     if (p->gradients != here) bytes[here][KIND_GRADIENTS] += sets * 4 * piece;
@@ -239,13 +240,15 @@ static void ranks_overflow(const char *directory) {
         const int stage = i % 4, how = i / 12, rank = i % n_ranks();
         Trainer *runs[2];  // without the step, with it
         StepRow row, other;
+        // Every other time in the very first step, when memory.h looks at what is touched.
+        const int good = i / 4 % 2;
         for (int k = 0; k < 2; k++) {
             runs[k] = open_rank("-e 2x48x3 --vocab 67 -t 32 -b 1 -d %d -i random -g 0 -v 0 -p fp16 -z %d %s "
                                 "--swap-dir %s", 64 * n_ranks(), stage, places[i / 4 % 3], directory);
             trainer_start(runs[k]);
             runs[k]->loss_scale = 1024;
-            train_step(runs[k], &other);
-            CHECK(!other.skipped);
+            if (good) train_step(runs[k], &other);
+            CHECK(!good || !other.skipped);
         }
         Trainer *m = runs[1];
         const Sizes x = model_sizes(&m->config.shape, (size_t)n_ranks());
@@ -253,7 +256,7 @@ static void ranks_overflow(const char *directory) {
         memset(&row, 0, sizeof(row));
         overflowing_step(m, how, rank, &row);
         CHECK(row.skipped && !isfinite(row.norm));
-        CHECK(m->loss_scale == 512 && m->good_steps == 0 && m->updates == 1);
+        CHECK(m->loss_scale == 512 && m->good_steps == 0 && m->updates == good);
         check_same_on_all(m, m->loss_scale);
         CHECK(m->ranks.n_sent == formula_sent(&x, 2, stage, 2, false));
         CHECK(m->memory.disk.n_written == 0);
