@@ -65,7 +65,7 @@ run() {
     directory=$1
     b=$((SEQUENCES / $2 / $3))
     mkdir -p "$directory"
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2046,SC2086
     set -- "$2" "$PROGRAM" $MODEL -b $b $([ "$3" -eq 1 ] || echo "-d $((SEQUENCES * length))") $4 \
         --device "$DEVICE" --swap-dir "$SWAP" -x "$STEPS" -v 0 -g 0 -o "$directory"
     [ "$1" -gt 1 ] && set -- sh scripts/launch.sh "$@" || shift
@@ -141,7 +141,8 @@ fi
 
 # One line per row: name, number of first rows before it, ranks, flags, error, ms, 21 numbers of bytes.
 n=0
-rows | while IFS='|' read -r name ranks micro flags; do
+rows >"$folder/rows"
+while IFS='|' read -r name ranks micro flags; do
     n=$((n + 1))
     if [ $n -eq 1 ]; then
         directory=$folder/first1
@@ -150,18 +151,15 @@ rows | while IFS='|' read -r name ranks micro flags; do
         [ $(((n - 2) % 5)) -ne 0 ] || [ $n -eq 2 ] || baseline
         run "$directory" "$ranks" "$micro" "$flags" </dev/null
     fi
-    [ ! -t 2 ] || printf '\r%d of %d rows ' $n "$(rows | grep -c '')" >&2
+    [ ! -t 2 ] || printf '\r%d of %d rows ' $n "$(grep -c '' "$folder/rows")" >&2
     [ "$micro" -eq 1 ] || flags="$flags -d $((SEQUENCES * length))"
     flags="-b $((SEQUENCES / ranks / micro)) $flags"
     if [ -s "$directory/steps.csv" ]; then
-        echo "$name|$(grep -c '' "$folder/baselines")|$ranks|$flags||$(milliseconds "$directory/steps.csv")|$(bytes "$directory/memory.csv")"
+        echo "$name|$baselines|$ranks|$flags||$(milliseconds "$directory/steps.csv")|$(bytes "$directory/memory.csv")"
     else
         echo "$name|0|$ranks|$flags|$(cat "$directory/error")||"
     fi >>"$folder/results"
-    echo "$baselines" >"$folder/n_baselines"
-    rm -rf "$directory/checkpoint"*
-done
-baselines=$(cat "$folder/n_baselines")
+done <"$folder/rows"
 baseline
 [ ! -t 2 ] || printf '\r' >&2
 
