@@ -8,9 +8,9 @@
 # Time is fair against noise only in part: the first row is measured again after every five others, a row's ratio is to
 # the mean of the first row before and after it, and the spread of the first row is printed.
 # A row that fails stands in the table with its message, and the exit status is 1.
-MODEL=${MODEL:-"-e 6x256x4 --vocab 8192 -t 256 -i random"}
+MODEL=${MODEL:-"-e 12x192x3 --vocab 2048 -t 256 -i random"}
 SEQUENCES=${SEQUENCES:-4}
-STEPS=${STEPS:-9}
+STEPS=${STEPS:-7}
 PROGRAM=${PROGRAM:-./train_gpt}
 DEVICE=${DEVICE:-auto}
 SWAP=${SWAP:-build}
@@ -112,7 +112,10 @@ bytes() {
 }
 
 length=$(echo "$MODEL" | sed -n 's/.*-t \([0-9]*\).*/\1/p')
-[ -n "$length" ] && [ $((SEQUENCES % 4)) -eq 0 ] || { echo "table.sh: MODEL needs -t, SEQUENCES a multiple of 4" >&2; exit 2; }
+if [ -z "$length" ] || [ $((SEQUENCES % 4)) -ne 0 ]; then
+    echo "table.sh: MODEL needs -t, SEQUENCES must be a multiple of 4" >&2
+    exit 2
+fi
 
 # The first row again and again: its medians, one per line.
 baselines=0
