@@ -24,7 +24,7 @@ trap 'rm -rf "$folder"' EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$(dirname "$output")"
 
-# Name | ranks | micro-batches per step | flags. The first row is what the others are compared with.
+# Name (no commas: gnuplot would end there) | ranks | micro-batches per step | flags. The first row is what the others are compared with.
 rows() {
     everything_host="optimizer=host,gradients=host,weights=host,activations=host"
     everything_disk="optimizer=disk,gradients=disk,weights=disk,activations=disk"
@@ -38,7 +38,7 @@ blocks again|1|1|-p fp32 -r 3
 head in 8 chunks|1|1|-p fp32 --head-chunks 8
 attention with T x T matrix|1|1|-p fp32 --attention plain
 4 micro-batches|1|4|-p fp32
-blocks again, 8 chunks|1|1|-p fp32 -r 3 --head-chunks 8
+blocks again + 8 chunks|1|1|-p fp32 -r 3 --head-chunks 8
 the same in bf16|1|1|-p bf16 -r 3 --head-chunks 8
 and 4 micro-batches|1|4|-p bf16 -r 3 --head-chunks 8
 states on the host|1|1|-p fp32 --offload optimizer=host
@@ -47,17 +47,17 @@ states on the disk|1|1|-p fp32 --offload optimizer=disk
 gradients on the host|1|1|-p fp32 --offload gradients=host
 weights on the host|1|1|-p fp32 --offload weights=host
 activations on the host|1|1|-p fp32 -r 3 --offload activations=host
-bf16, states on the host|1|1|-p bf16 --offload optimizer=host
+bf16 + states on the host|1|1|-p bf16 --offload optimizer=host
 and gradients|1|1|-p bf16 --offload optimizer=host,gradients=host
-bf16, blocks again, states on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=host
-states on the disk, rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=disk,weights=host,activations=host
+bf16 + blocks again + states on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=host
+states on the disk + rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=disk,weights=host,activations=host
 everything on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_host
 everything on the disk|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
 and 4 micro-batches|1|4|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
 ROWS
     [ "$RANKS" -gt 1 ] || return
-    for stage in 0 1 2 3; do echo "ZeRO-$stage, $RANKS ranks|$RANKS|1|-p fp32 -z $stage"; done
-    echo "ZeRO-3, bf16, states on the host|$RANKS|1|-p bf16 -r 3 --head-chunks 8 -z 3 --offload optimizer=host"
+    for stage in 0 1 2 3; do echo "ZeRO-$stage on $RANKS ranks|$RANKS|1|-p fp32 -z $stage"; done
+    echo "ZeRO-3 + bf16 + states on the host|$RANKS|1|-p bf16 -r 3 --head-chunks 8 -z 3 --offload optimizer=host"
 }
 
 # run DIRECTORY RANKS MICRO_BATCHES FLAGS: the program; its words in DIRECTORY/log, the last one of a failure in error.
