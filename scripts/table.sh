@@ -8,9 +8,9 @@
 # Time is fair against noise only in part: the first row is measured again after every five others, a row's ratio is to
 # the mean of the first row before and after it, and the spread of the first row is printed.
 # A row that fails stands in the table with its message, and the exit status is 1.
-MODEL=${MODEL:-"-e 6x256x4 --vocab 8192 -t 256 -i random"}
+MODEL=${MODEL:-"-e 12x192x3 --vocab 2048 -t 256 -i random"}
 SEQUENCES=${SEQUENCES:-4}
-STEPS=${STEPS:-9}
+STEPS=${STEPS:-7}
 PROGRAM=${PROGRAM:-./train_gpt}
 DEVICE=${DEVICE:-auto}
 SWAP=${SWAP:-build}
@@ -24,7 +24,7 @@ trap 'rm -rf "$folder"' EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$(dirname "$output")"
 
-# Name | ranks | micro-batches per step | flags. The first row is what the others are compared with.
+# Name (no commas: gnuplot would end there) | ranks | micro-batches per step | flags. The first row is what the others are compared with.
 rows() {
     everything_host="optimizer=host,gradients=host,weights=host,activations=host"
     everything_disk="optimizer=disk,gradients=disk,weights=disk,activations=disk"
@@ -38,7 +38,7 @@ blocks again|1|1|-p fp32 -r 3
 head in 8 chunks|1|1|-p fp32 --head-chunks 8
 attention with T x T matrix|1|1|-p fp32 --attention plain
 4 micro-batches|1|4|-p fp32
-blocks again, 8 chunks|1|1|-p fp32 -r 3 --head-chunks 8
+blocks again + 8 chunks|1|1|-p fp32 -r 3 --head-chunks 8
 the same in bf16|1|1|-p bf16 -r 3 --head-chunks 8
 and 4 micro-batches|1|4|-p bf16 -r 3 --head-chunks 8
 states on the host|1|1|-p fp32 --offload optimizer=host
@@ -47,17 +47,17 @@ states on the disk|1|1|-p fp32 --offload optimizer=disk
 gradients on the host|1|1|-p fp32 --offload gradients=host
 weights on the host|1|1|-p fp32 --offload weights=host
 activations on the host|1|1|-p fp32 -r 3 --offload activations=host
-bf16, states on the host|1|1|-p bf16 --offload optimizer=host
+bf16 + states on the host|1|1|-p bf16 --offload optimizer=host
 and gradients|1|1|-p bf16 --offload optimizer=host,gradients=host
-bf16, blocks again, states on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=host
-states on the disk, rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=disk,weights=host,activations=host
+bf16 + blocks again + states on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=host
+states on the disk + rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=disk,weights=host,activations=host
 everything on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_host
 everything on the disk|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
 and 4 micro-batches|1|4|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
 ROWS
     [ "$RANKS" -gt 1 ] || return
-    for stage in 0 1 2 3; do echo "ZeRO-$stage, $RANKS ranks|$RANKS|1|-p fp32 -z $stage"; done
-    echo "ZeRO-3, bf16, states on the host|$RANKS|1|-p bf16 -r 3 --head-chunks 8 -z 3 --offload optimizer=host"
+    for stage in 0 1 2 3; do echo "ZeRO-$stage on $RANKS ranks|$RANKS|1|-p fp32 -z $stage"; done
+    echo "ZeRO-3 + bf16 + states on the host|$RANKS|1|-p bf16 -r 3 --head-chunks 8 -z 3 --offload optimizer=host"
 }
 
 # run DIRECTORY RANKS MICRO_BATCHES FLAGS: the program; its words in DIRECTORY/log, the last one of a failure in error.
@@ -65,7 +65,7 @@ run() {
     directory=$1
     b=$((SEQUENCES / $2 / $3))
     mkdir -p "$directory"
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2046,SC2086
     set -- "$2" "$PROGRAM" $MODEL -b $b $([ "$3" -eq 1 ] || echo "-d $((SEQUENCES * length))") $4 \
         --device "$DEVICE" --swap-dir "$SWAP" -x "$STEPS" -v 0 -g 0 -o "$directory"
     [ "$1" -gt 1 ] && set -- sh scripts/launch.sh "$@" || shift
@@ -112,7 +112,10 @@ bytes() {
 }
 
 length=$(echo "$MODEL" | sed -n 's/.*-t \([0-9]*\).*/\1/p')
-[ -n "$length" ] && [ $((SEQUENCES % 4)) -eq 0 ] || { echo "table.sh: MODEL needs -t, SEQUENCES a multiple of 4" >&2; exit 2; }
+if [ -z "$length" ] || [ $((SEQUENCES % 4)) -ne 0 ]; then
+    echo "table.sh: MODEL needs -t, SEQUENCES must be a multiple of 4" >&2
+    exit 2
+fi
 
 # The first row again and again: its medians, one per line.
 baselines=0
@@ -141,7 +144,8 @@ fi
 
 # One line per row: name, number of first rows before it, ranks, flags, error, ms, 21 numbers of bytes.
 n=0
-rows | while IFS='|' read -r name ranks micro flags; do
+rows >"$folder/rows"
+while IFS='|' read -r name ranks micro flags; do
     n=$((n + 1))
     if [ $n -eq 1 ]; then
         directory=$folder/first1
@@ -150,18 +154,15 @@ rows | while IFS='|' read -r name ranks micro flags; do
         [ $(((n - 2) % 5)) -ne 0 ] || [ $n -eq 2 ] || baseline
         run "$directory" "$ranks" "$micro" "$flags" </dev/null
     fi
-    [ ! -t 2 ] || printf '\r%d of %d rows ' $n "$(rows | grep -c '')" >&2
+    [ ! -t 2 ] || printf '\r%d of %d rows ' $n "$(grep -c '' "$folder/rows")" >&2
     [ "$micro" -eq 1 ] || flags="$flags -d $((SEQUENCES * length))"
     flags="-b $((SEQUENCES / ranks / micro)) $flags"
     if [ -s "$directory/steps.csv" ]; then
-        echo "$name|$(grep -c '' "$folder/baselines")|$ranks|$flags||$(milliseconds "$directory/steps.csv")|$(bytes "$directory/memory.csv")"
+        echo "$name|$baselines|$ranks|$flags||$(milliseconds "$directory/steps.csv")|$(bytes "$directory/memory.csv")"
     else
         echo "$name|0|$ranks|$flags|$(cat "$directory/error")||"
     fi >>"$folder/results"
-    echo "$baselines" >"$folder/n_baselines"
-    rm -rf "$directory/checkpoint"*
-done
-baselines=$(cat "$folder/n_baselines")
+done <"$folder/rows"
 baseline
 [ ! -t 2 ] || printf '\r' >&2
 

@@ -159,7 +159,7 @@ static void print_update(Side *side, int rounds, double least, const char *disk)
 static void bench_updates(Side *sides, int rounds) {
     const Store *store = &sides[DISK].trainer->store;
     Raw states, weights;
-    enum { READ, WRITE, BOTH, WEIGHTS_WRITE, WAYS };
+    enum { READ, WRITE, BOTH, WEIGHTS_WRITE, WAYS = SIDES };
     double raw[WAYS][SAMPLES_MOST];
     raw_open(&states, 3, store->n_elements * sizeof(float), STORE_PIECE * sizeof(float));
     raw_open(&weights, 1, store->n_elements * sizeof(uint16_t), STORE_PIECE * sizeof(uint16_t));
@@ -168,12 +168,11 @@ static void bench_updates(Side *sides, int rounds) {
             double seconds = way == WEIGHTS_WRITE ? raw_seconds(&weights, false, true)
                                                   : raw_seconds(&states, way != WRITE, way != READ);
             if (round >= 0) raw[way][round] = seconds;
-            for (int i = 0; i < SIDES && way == i; i++) {  // one side after each way
-                seconds = update_seconds(sides[i].trainer);
-                if (round >= 0) sides[i].updates[round] = seconds;
-                sides[i].n_read = (double)sides[i].trainer->memory.disk.n_read;
-                sides[i].n_written = (double)sides[i].trainer->memory.disk.n_written;
-            }
+            Side *side = &sides[way];  // one after each way
+            seconds = update_seconds(side->trainer);
+            if (round >= 0) side->updates[round] = seconds;
+            side->n_read = (double)side->trainer->memory.disk.n_read;
+            side->n_written = (double)side->trainer->memory.disk.n_written;
         }
     }
     const double n = (double)(states.n_streams * states.stream_bytes), read = median(raw[READ], rounds),

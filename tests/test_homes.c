@@ -1,6 +1,6 @@
 // test_homes.c - what homes take of each tier, by the README's formulas; and the update's pieces.
 //
-// The pieces here are more than there are sets of buffers, so that every set is used again, in all orders of the queues.
+// The pieces here are more than there are sets of buffers, so that every set is used again, in all orders of queues.
 // The oracle grid (test_ranks.c) has models of so few pieces that it never does.
 #include "trainer_helpers.h"
 

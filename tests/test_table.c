@@ -85,7 +85,7 @@ static void test_medians_ratios_and_bytes(void **state) {
     expect_text("out/table.md", "CPU, 9 threads", true);
     expect_text("out/table.csv", "\"GELU again\",1,\"-b 4 -p fp32 -r 1\",\"\",5.000,2.000,13631488,1048576,2097152,"
                 "3145728,0,0,7340032,7340032,0,0,0,7340032,0,0,0,0,0,0,0,0,0\n", true);
-    expect_text("calls", "-e 6x256x4 --vocab 8192 -t 256 -i random -b 1 -d 1024 -p fp32 --device auto", true);
+    expect_text("calls", "-e 12x192x3 --vocab 2048 -t 256 -i random -b 1 -d 1024 -p fp32 --device auto", true);
 }
 
 static void test_a_row_that_fails_is_shown(void **state) {
