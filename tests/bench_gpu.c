@@ -419,7 +419,7 @@ int main(int argc, char **argv) {
     }
     if (argc > 2 + tiny || b->type == NUMBERS) die("usage: bench_gpu [bf16|fp16|fp32] [tiny]");
     b->samples = tiny ? SAMPLES_TINY : SAMPLES;
-    device_open(&b->device, "cuda", &memory);
+    device_open(&b->device, "cuda", &memory, 0, 1);
     device_describe(&b->device, b->type, text, sizeof(text));
     CUDA_CHECK(cudaEventCreate(&b->begin));
     CUDA_CHECK(cudaEventCreate(&b->end));
