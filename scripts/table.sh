@@ -211,7 +211,7 @@ BEGIN {
 {
     cat "$folder/table"
     echo
-    echo "$(date +%F), $device: \`make table\`, all rows \`$(basename "$PROGRAM") $MODEL\`, $((SEQUENCES * length)) tokens" \
+    echo "$(date +%F), $device: \`STEPS=$STEPS make table\`, all rows \`$(basename "$PROGRAM") $MODEL\`, $((SEQUENCES * length)) tokens" \
         "per step; median of $((STEPS - 2)) steps. Bytes are those of a rank, h on the host, d on the disk."
     sort -n "$folder/baselines" | awk '{ x[NR] = $1 } END {
         printf "The first row, measured %d times in between: %.1f to %.1f ms, median %.1f; a ratio is to the nearest two.\n",
