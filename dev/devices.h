@@ -55,9 +55,11 @@ static inline void device_open(Device *device, const char *name, double *memory,
     if (cuda) die("this program was built without CUDA: make train CUDA=1, or use --device cpu");
 #endif
     (void)local_rank;
+    (void)local_size;
 #ifdef _OPENMP
-    if (local_size > 1 && !getenv("OMP_NUM_THREADS")) omp_set_num_threads((int)size_max(1, (size_t)device->threads /
-                                                                                               (size_t)local_size));
+    if (local_size > 1 && !getenv("OMP_NUM_THREADS")) {  // each rank has its part of the cores
+        omp_set_num_threads((int)size_max(1, (size_t)(device->threads / local_size)));
+    }
     device->threads = device_threads_available();
 #endif
     if (device->real == DEVICE_CPU) device->queues = queues_open(QUEUE_THREADS, 0);

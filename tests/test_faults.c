@@ -1,7 +1,7 @@
 // test_faults.c - ./train_gpt on one and several ranks when something goes wrong: places for swap files that won't do,
 // disks that fail, budgets that are too small, ranks that are killed, signals. Nothing hangs, nothing stays behind, and
 // what is wrong is said once.
-#include "test_helpers.h"
+#include "program_helpers.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -16,36 +16,10 @@
 // For a program among several ranks: mpirun itself must not be interposed.
 #define INTERPOSED "env LD_PRELOAD=build/interpose.so"
 
-// Runs a command of the shell and returns what it printed, stdout and stderr together; to be freed. status < 0: any
-// but 0.
-__attribute__((format(printf, 2, 3))) static char *run_command(int status, const char *format, ...) {
-    char command[2048], *output = (char *)malloc(1 << 20);
-    va_list arguments;
-    va_start(arguments, format);
-    int n = snprintf(command, sizeof(command), "timeout -k 5 120 sh -c '");
-    n += vsnprintf(command + n, sizeof(command) - (size_t)n, format, arguments);
-    va_end(arguments);
-    snprintf(command + n, sizeof(command) - (size_t)n, "' 2>&1");
-    FILE *pipe = popen(command, "r");
-    assert_non_null(pipe);
-    size_t length = fread(output, 1, (1 << 20) - 1, pipe);
-    output[length] = 0;
-    int code = pclose(pipe);
-    bool right = WIFEXITED(code) && (status < 0 ? WEXITSTATUS(code) != 0 : WEXITSTATUS(code) == status);
-    if (!right || WEXITSTATUS(code) == 124) {
-        fail_msg("%s\nended with status %d, not %d: %s", command, code, status, output);
-    }
-    return output;
-}
-
 static int count_words(const char *text, const char *words) {
     int n = 0;
     for (; (text = strstr(text, words)) != NULL; text += strlen(words)) n++;
     return n;
-}
-
-static void assert_says(const char *output, const char *words) {
-    if (!strstr(output, words)) fail_msg("'%s' is not in: %s", words, output);
 }
 
 // Said by one rank only.
@@ -625,17 +599,7 @@ static void test_nothing_is_allocated_with_offload(void **state) {
         char *output = run_command(0, INTERPOSED " INTERPOSE_REPORT=%s/report ./train_gpt -e 2x256x4 --vocab 300 -t 64 "
                                    "-b 4 -i random -m 2 -g 16 -d 512 -x 4 -n 2 -v 2 -s 2 -p %s %s -o %s/out",
                                    directory, i % 2 ? "fp32" : "bf16", places[i], directory);
-        char *report = read_file(in_directory(directory, "report"), NULL);
-        assert_string_equal(report, "own 0 large 0\n");
-        double rss[4];
-        int n = 0;
-        for (char *line = strtok(output, "\n"); line; line = strtok(NULL, "\n")) {
-            char *at = strstr(line, "RssAnon ");
-            if (strncmp(line, "step ", 5) == 0 && at && n < 4) rss[n++] = atof(at + strlen("RssAnon "));
-        }
-        assert_int_equal(n, 4);
-        assert_true(rss[0] > 1 && rss[3] - rss[0] < 0.25 && rss[0] - rss[3] < 0.25);
-        free(report);
+        assert_memory_stayed(output, in_directory(directory, "report"));
         free(output);
     }
     remove_directory(directory);

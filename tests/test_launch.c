@@ -1,27 +1,8 @@
 // test_launch.c - the launchers, and what scripts/libraries.sh says: how N ranks start, with what, and how they end.
-#include "test_helpers.h"
+#include "program_helpers.h"
 
 #include <sys/stat.h>
 #include <time.h>
-
-// Runs a command of the shell and returns what it printed, both streams together; to be freed.
-__attribute__((format(printf, 2, 3))) static char *run_command(int status, const char *format, ...) {
-    char command[2048], *output = (char *)malloc(1 << 16);
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(command, sizeof(command), format, arguments);
-    va_end(arguments);
-    snprintf(command + n, sizeof(command) - (size_t)n, " 2>&1");
-    FILE *pipe = popen(command, "r");
-    assert_non_null(pipe);
-    size_t length = fread(output, 1, (1 << 16) - 1, pipe);
-    output[length] = 0;
-    int code = pclose(pipe);
-    if (!WIFEXITED(code) || WEXITSTATUS(code) != status) {
-        fail_msg("%s\nended with status %d, not %d: %s", command, code, status, output);
-    }
-    return output;
-}
 
 // The command's lines, sorted, must be these.
 static void expect_lines(const char *lines, const char *command) {

@@ -1,49 +1,11 @@
 // test_program.c - ./train_gpt as a user meets it: the command line, the files it writes, what it says when something
 // is wrong, and what is left when it is killed.
-#include "test_helpers.h"
+#include "program_helpers.h"
 
 #include "../dev/flags.h"
 #include "../dev/schedule.h"
 
 #define TINY "-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -m 2 -g 16"
-
-// Runs a command of the shell and returns what it printed, stdout and stderr together; to be freed.
-__attribute__((format(printf, 2, 3))) static char *run_command(int status, const char *format, ...) {
-    char command[2048], *output = (char *)malloc(1 << 20);
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(command, sizeof(command), format, arguments);
-    va_end(arguments);
-    snprintf(command + n, sizeof(command) - (size_t)n, " 2>&1");
-    FILE *pipe = popen(command, "r");
-    assert_non_null(pipe);
-    size_t length = fread(output, 1, (1 << 20) - 1, pipe);
-    output[length] = 0;
-    int code = pclose(pipe);
-    if (!WIFEXITED(code) || WEXITSTATUS(code) != status) {
-        fail_msg("%s\nended with status %d, not %d: %s", command, code, status, output);
-    }
-    return output;
-}
-
-static void assert_says(const char *output, const char *words) {
-    if (!strstr(output, words)) fail_msg("'%s' is not in: %s", words, output);
-}
-
-static int count_lines(const char *text) {
-    int n = 0;
-    for (; *text; text++) n += *text == '\n';
-    return n;
-}
-
-// The k-th comma-separated field of a line, as text.
-static const char *csv_field(const char *line, int k, char *field) {
-    while (k-- > 0) line = strchr(line, ',') + 1;
-    size_t n = strcspn(line, ",\n");
-    memcpy(field, line, n);
-    field[n] = 0;
-    return field;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Command line
@@ -258,17 +220,7 @@ static void test_nothing_is_allocated_after_the_first_step(void **state) {
                                    "INTERPOSE_REPORT=%s/report LD_PRELOAD=build/interpose.so ./train_gpt %s -x 4 -n 2 "
                                    "-v 2 -s 2 -p %s -o %s/out",
                                    directory, models[i / 2], i % 2 ? "bf16" : "fp32", directory);
-        char *report = read_file(in_directory(directory, "report"), NULL);
-        assert_string_equal(report, "own 0 large 0\n");
-        double rss[4];
-        int n = 0;
-        for (char *line = strtok(output, "\n"); line; line = strtok(NULL, "\n")) {
-            char *at = strstr(line, "RssAnon ");
-            if (strncmp(line, "step ", 5) == 0 && at && n < 4) rss[n++] = atof(at + strlen("RssAnon "));
-        }
-        assert_int_equal(n, 4);
-        assert_true(rss[0] > 1 && fabs(rss[3] - rss[0]) < 0.25);
-        free(report);
+        assert_memory_stayed(output, in_directory(directory, "report"));
         free(output);
     }
     remove_directory(directory);
