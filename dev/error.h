@@ -1,7 +1,7 @@
 // error.h - one way to stop: say on stderr what is wrong and what to do about it, exit with 1.
 //
-// With several ranks, one that stops takes the others with it. Rank 0 speaks at once and the others a second later, so
-// that a fault which all of them meet is told once.
+// With several ranks, one that stops takes the others with it. Rank 0 speaks at once and the others four seconds later,
+// so that a fault which all of them meet is told once.
 //
 // Invariant: nothing in the program calls exit(1) or perror() by itself; a wrong command line exits with 2 (flags.h).
 #ifndef ERROR_H
@@ -45,7 +45,7 @@ static inline int error_launched(bool rank) {
 static inline void error_begin(void) {
     int rank = error_launched(true);
     fflush(stdout);
-    if (rank > 0) sleep(1);
+    if (rank > 0) sleep(4);
     fputs("train_gpt: ", stderr);
     if (rank > 0) fprintf(stderr, "rank %d: ", rank);
 }

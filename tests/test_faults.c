@@ -138,6 +138,8 @@ __attribute__((format(printf, 2, 3))) static Run start_run(const char *directory
     assert_true(run.pid >= 0);
     running = run.pid;
     if (run.pid > 0) return run;
+    const int signals[] = {SIGINT, SIGTERM, SIGHUP};  // a test in the background would hand down that it ignores some
+    for (int i = 0; i < 3; i++) signal(signals[i], SIG_DFL);
     int fd = open(run.log, O_CREAT | O_TRUNC | O_WRONLY, 0666);
     if (fd < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0) _exit(97);
     execl("/bin/sh", "sh", "-c", command, (char *)NULL);
