@@ -109,7 +109,7 @@ build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile |
 train_gpt_emulated: build/emulated/train_gpt.o build/libemulator.a
 	@$(CXX) $^ $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
-build/emulated/bench_gpu: tests/bench_gpu.c $(HEADERS) $(EMULATOR_HEADERS) build/libemulator.a Makefile
+build/emulated/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) $(EMULATOR_HEADERS) build/libemulator.a Makefile
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
 	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
@@ -165,14 +165,14 @@ test: train_gpt data build/make_tokens build/interpose.so $(EMULATED_BENCH) $(RU
 test-all: ## runs all tests with their full grids
 	@TEST_ALL=1 $(MAKE) --no-print-directory test
 
-build/bench: tests/bench.c tests/bench_helpers.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
+build/bench: tests/bench.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
 
 bench: build/bench ## measures the training step against the machine's matmul rate and copy bandwidth
 	@build/bench
 
-build/bench_offload: tests/bench_offload.c tests/bench_helpers.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
+build/bench_offload: tests/bench_offload.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
 
@@ -216,7 +216,7 @@ GPU_PROGRAMS = $(GPU_BUILD)/train_gpt $(GPU_BUILD)/bench_gpu $(GPU_BUILD)/test_k
 $(GPU_BUILD)/train_gpt: $(PROGRAM) $(HEADERS) Makefile | build
 	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt
 
-$(GPU_BUILD)/bench_gpu: tests/bench_gpu.c $(HEADERS) Makefile | build
+$(GPU_BUILD)/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) Makefile | build
 	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt
 
 $(GPU_BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile | build

@@ -135,9 +135,9 @@ static inline void store_open_slots(Store *store, Slot *slots, size_t size, Kind
 
 // Room for exchanges: a piece from each of the other ranks, together about STORE_PIECE elements.
 static inline void store_open_exchange(Store *store) {
-    size_t N = (size_t)store->ranks->size, largest = store->n_blocks > 1 ? store->layer.n_elements : 0;
+    const size_t N = (size_t)store->ranks->size;
+    const size_t largest = size_max(store->layer.n_elements, store->embedding.n_elements) / N;
     if (N == 1) return;
-    largest = size_max(largest, store->embedding.n_elements) / N;
     store->piece_elements = size_max(NORM_CHUNK, STORE_PIECE / (N - 1) / NORM_CHUNK * NORM_CHUNK);
     store->piece_elements = size_min(store->piece_elements, largest);
     size_t n_bytes = store->piece_elements * sizeof(float);

@@ -25,6 +25,7 @@
 #include "../dev/kernels/layernorm.h"
 #include "../dev/kernels/norm.h"
 #include "../dev/kernels/residual.h"
+#include "median.h"
 
 enum { SAMPLES = 21, SAMPLES_TINY = 1 };
 
@@ -316,16 +317,6 @@ static double seconds_of(Bench *b, void (*pass)(Bench *)) {
     device_wait(&b->device);
     CUDA_CHECK(cudaEventElapsedTime(&ms, b->begin, b->end));
     return 1e-3 * (double)ms;
-}
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof(double), compare_doubles);
-    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
 }
 
 // Medians of all passes, in turns; the first turn doesn't count.

@@ -8,17 +8,9 @@
 #include "../train_gpt.cu"
 #pragma GCC diagnostic pop
 
+#include "median.h"
+
 enum { SAMPLES_MOST = 64 };
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof(double), compare_doubles);
-    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Copy bandwidth

@@ -99,8 +99,6 @@ static Result run_row(const Row *row, int n_ranks, uint64_t seed, char *line, si
 // ---------------------------------------------------------------------------------------------------------------
 // Selections
 
-static bool row_equal_pair(const Row *row, int a, int va, int b, int vb) { return row->f[a] == va && row->f[b] == vb; }
-
 typedef struct {
     Row *rows;
     size_t n, room;
@@ -117,7 +115,7 @@ static void selection_add(Selection *selection, const Row *row) {
 
 static bool pair_is_covered(const Selection *s, int a, int va, int b, int vb) {
     for (size_t i = 0; i < s->n; i++) {
-        if (row_equal_pair(&s->rows[i], a, va, b, vb)) return true;
+        if (s->rows[i].f[a] == va && s->rows[i].f[b] == vb) return true;
     }
     return false;
 }
