@@ -41,17 +41,18 @@ static inline int error_launched(bool rank) {
     return rank ? 0 : 1;
 }
 
-// "train_gpt: " or "train_gpt: rank 2: ", when it is this rank's turn to speak.
-static inline void error_begin(void) {
-    int rank = error_launched(true);
+// Says "train_gpt: MESSAGE", or from another rank than 0 "train_gpt: rank 2: MESSAGE", and ends all ranks. All of it is
+// one write, as a launcher mixes what it reads from stdout and stderr. A thread beside the main one ends without the
+// library's clean-up, which would race with it.
+static inline void error_end(int status, const char *after, const char *format, va_list arguments) {
+    char message[2 * 4096], rank[32] = "";
+    vsnprintf(message, sizeof(message), format, arguments);
+    if (error_launched(true) > 0) {
+        snprintf(rank, sizeof(rank), "rank %d: ", error_launched(true));
+        sleep(4);
+    }
     fflush(stdout);
-    if (rank > 0) sleep(4);
-    fputs("train_gpt: ", stderr);
-    if (rank > 0) fprintf(stderr, "rank %d: ", rank);
-}
-
-// Ends all ranks. From a thread beside the main one, without the library's clean-up, which would race with it.
-static inline void error_end(int status) {
+    fprintf(stderr, "train_gpt: %s%s\n%s", rank, message, after);
 #ifdef USE_MPI
     int begun = 0, ended = 0;
     MPI_Initialized(&begun);
@@ -70,11 +71,8 @@ PRINTF_LIKE(1, 2)
 static inline void die(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    error_begin();
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    error_end(1, "", format, arguments);
     va_end(arguments);
-    error_end(1);
 }
 
 // What errno means, for messages.

@@ -125,11 +125,8 @@ PRINTF_LIKE(1, 2)
 static inline void flags_fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    error_begin();
-    vfprintf(stderr, format, arguments);
-    fputs("\n" FLAGS_USAGE "\n", stderr);
+    error_end(2, FLAGS_USAGE "\n", format, arguments);
     va_end(arguments);
-    error_end(2);
 }
 
 static inline void flags_help(FILE *file) {

@@ -442,6 +442,50 @@ static void test_refusals_are_told_once(void **state) {
 // mpirun without the launcher: everything is printed once, the files have the rows of all ranks, and losses are those
 // of one rank with the same sequences.
 static void test_bare_mpirun(void **state) {
+// What is wrong reaches stderr in one write, in no pieces between which a launcher could put what it reads from stdout.
+// (A pipe with O_DIRECT keeps writes apart.)
+static void test_refusals_are_one_write(void **state) {
+    (void)state;
+    char directory[256], damaged[512];
+    make_directory(directory);
+    write_file(in_directory(directory, "checkpoint_00000001.bin"), "damaged", 7);
+    snprintf(damaged, sizeof(damaged), TINY " -x 2 -v 0 -y 1 -o %s", directory);
+    const struct {
+        int status, n_messages;
+        const char *flags, *end;
+    } refusals[] = {{2, 1, "--nonsense", "(-h: all flags)\n"},
+                    {1, 1, TINY " --device-memory 100K", "\n"},
+                    {1, 1, TINY " -o /proc/nothing", "/proc/nothing: No such file or directory\n"},
+                    {1, 2, damaged, "\n"}};
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+        int ends[2], status, n_messages = 0;
+        char message[1 << 13], command[1024];
+        snprintf(command, sizeof(command), "exec ./train_gpt %s >/dev/null", refusals[i].flags);
+        assert_int_equal(pipe2(ends, O_DIRECT), 0);
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            if (dup2(ends[1], 2) < 0) _exit(97);
+            close(ends[0]);
+            close(ends[1]);
+            execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+            _exit(98);
+        }
+        close(ends[1]);
+        for (ssize_t n; (n = read(ends[0], message, sizeof(message) - 1)) > 0; n_messages++) {
+            message[n] = 0;
+            if (strncmp(message, "train_gpt: ", 11) != 0 || message[n - 1] != '\n') fail_msg("a piece: '%s'", message);
+        }
+        close(ends[0]);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), refusals[i].status);
+        assert_int_equal(n_messages, refusals[i].n_messages);
+        assert_string_equal(message + strlen(message) - strlen(refusals[i].end), refusals[i].end);
+    }
+    remove_directory(directory);
+}
+
     (void)state;
     need_ranks();
     char directory[256];
@@ -623,3 +667,4 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+        cmocka_unit_test(test_refusals_are_one_write),

@@ -1,4 +1,5 @@
-// test_launch.c - the launchers, and what scripts/libraries.sh says: how N ranks start, with what, and how they end.
+// test_launch.c - the launchers, the runner of the tests, and what scripts/libraries.sh says: how N ranks start, with
+// what, and how they end.
 #include "program_helpers.h"
 
 #include <sys/stat.h>
@@ -143,8 +144,41 @@ static void test_libraries(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+// tests/run.sh: what it counts, of programs that print what cmocka prints, and of one that dies.
+static void test_tests_are_counted(void **state) {
+    (void)state;
+    static const char *const programs[][2] = {
+        {"good", "echo '[       OK ] test_a'; echo '[       OK ] test_b'\n"},
+        {"bad",
+         "echo '[       OK ] test_a'; for i in 1 2; do echo '[  FAILED  ] test_b'; echo '[  FAILED  ] test_X'; "
+         "echo '[  FAILED  ] 2 test(s), listed below:'; done; exit 2\n"},
+        {"dies", "echo '[       OK ] test_a'; kill -9 $$\n"},
+        {"empty", "exit 0\n"}};
+    char directory[256];
+    make_directory(directory);
+    for (int i = 0; i < 4; i++) {
+        const char *path = in_directory(directory, "%s", programs[i][0]);
+        write_file(path, programs[i][1], strlen(programs[i][1]));
+        expect_command(0, "", "chmod +x %s", path);
+    }
+    char command[512];
+    snprintf(command, sizeof(command), "sh tests/run.sh '' %s/good | tail -n 1", directory);
+    expect_lines("2 passed, 0 failed\n", command);
+    char *output =
+        run_command(1, "cd %s && sh \"$OLDPWD\"/tests/run.sh '' ./good ./bad ./dies ./empty 2>&1", directory);
+    char *last = strstr(output, "== ./bad");
+    assert_non_null(last);
+    assert_says(last, "   1 passed, 2 failed, ");
+    assert_says(strstr(last, "== ./dies"), "   1 passed, 1 failed, ");
+    assert_says(strstr(last, "== ./empty"), "   0 passed, 1 failed, ");
+    assert_string_equal(output + strlen(output) - strlen("\n4 passed, 4 failed\n"), "\n4 passed, 4 failed\n");
+    free(output);
+    remove_directory(directory);
+}
+
         cmocka_unit_test(test_ranks_get_their_share_of_the_cores),
         cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_tests_are_counted),
         cmocka_unit_test(test_the_words_for_mpirun),
         cmocka_unit_test(test_wrong_calls),
         cmocka_unit_test(test_the_exit_status_is_passed_on),
