@@ -38,8 +38,7 @@
 
 // One of two micro-batches: while the device works on the one, the host reads the other and sends it.
 typedef struct {
-    int32_t *tokens, *targets;            // (B,T) on the device
-    int32_t *host_tokens, *host_targets;  // (B,T)
+    int32_t *tokens, *host_tokens;  // on the device and the host: tokens (B,T), targets (B,T), sorted positions (2BT+1)
     DeviceEvent *filled, *drained;
 } BatchSlot;
 
@@ -48,6 +47,8 @@ typedef struct {
     BatchSlot slots[2];
     int at;                     // the slot in use
     int32_t *tokens, *targets;  // its (B,T), on the device
+    size_t n_distinct;          // tokens among them
+    int32_t *counts;            // (V) scratch of the host
     float *losses;              // (B,T) on the device
     double *results;            // on the device: RESULT_LOSS, RESULT_NORM
     double *host_results;       // copied, once the host needs them; summed over the ranks
@@ -341,8 +342,8 @@ static void model_backward(Trainer *m, size_t B, size_t T, bool add) {
         memory_release(&m->memory, TIER_DEVICE, m->layers[l].mark);
     }
     encoder_backward(&m->device, m->config.type, tensor_gradients(&m->store, 0, TENSOR_WTE),
-                     tensor_gradients(&m->store, 0, TENSOR_WPE), m->dresidual, m->batch.tokens, B, T, s->maxT, s->C,
-                     add);
+                     tensor_gradients(&m->store, 0, TENSOR_WPE), m->dresidual, m->batch.tokens,
+                     m->batch.tokens + 2 * B * T, m->batch.n_distinct, B, T, s->maxT, s->C, add);
     store_gradients_done(&m->store, 0);
 }
 
@@ -379,16 +380,19 @@ static BatchSlot *batch_open(Trainer *m) {
     return slot;
 }
 
-// Sends the slot's sequences to the device; what is called from here on reads them.
-static void batch_send(Trainer *m, const BatchSlot *slot) {
-    size_t n_bytes = m->config.B * m->config.T * sizeof(int32_t);
+// Sends the slot's sequences to the device, with what a backward needs; what is called from here on reads them.
+static void batch_send(Trainer *m, const BatchSlot *slot, bool backward) {
+    const size_t n = m->config.B * m->config.T, V = m->config.shape.V;
+    int32_t *tokens = slot->host_tokens;
+    const bool sort = backward && m->device.kind != DEVICE_PLAN;
+    m->batch.n_distinct = sort ? encoder_sort(tokens + 2 * n, m->batch.counts, tokens, n, V) : n;
+    const size_t n_numbers = backward ? 3 * n + m->batch.n_distinct + 1 : 2 * n;
     device_await(&m->device, QUEUE_FETCH, slot->drained);
-    device_copy(&m->device, QUEUE_FETCH, slot->tokens, slot->host_tokens, n_bytes);
-    device_copy(&m->device, QUEUE_FETCH, slot->targets, slot->host_targets, n_bytes);
+    device_copy(&m->device, QUEUE_FETCH, slot->tokens, tokens, n_numbers * sizeof(int32_t));
     device_record(&m->device, QUEUE_FETCH, slot->filled);
     device_await(&m->device, QUEUE_COMPUTE, slot->filled);
     m->batch.tokens = slot->tokens;
-    m->batch.targets = slot->targets;
+    m->batch.targets = slot->tokens + n;
 }
 
 // Nothing that is called from here on reads the slot in use.
@@ -401,7 +405,7 @@ static void batch_train(Trainer *m, int64_t step, size_t micro_batch) {
     const size_t T = m->config.T;
     BatchSlot *slot = batch_open(m);
     for (size_t b = 0; b < m->config.B && m->device.kind != DEVICE_PLAN; b++) {
-        int32_t *tokens = slot->host_tokens + b * T, *targets = slot->host_targets + b * T;
+        int32_t *tokens = slot->host_tokens + b * T, *targets = tokens + m->config.B * T;
         size_t batch = micro_batch * (size_t)m->ranks.size + (size_t)m->ranks.rank;
         uint64_t index = window_index(m, step, batch * m->config.B + b);
         if (m->train_random) {
@@ -411,7 +415,7 @@ static void batch_train(Trainer *m, int64_t step, size_t micro_batch) {
         size_t window = loader_shuffled_window(&m->train, seed, index);
         loader_read(&m->train, window, m->config.shape.V, m->batch.window, tokens, targets);
     }
-    batch_send(m, slot);
+    batch_send(m, slot, true);
 }
 
 // Validation takes the windows in their order, at most -m batches of them; what is missing from a last batch that is
@@ -420,7 +424,7 @@ static size_t batch_validation(Trainer *m, size_t batch) {
     size_t T = m->config.T, n = 0;
     BatchSlot *slot = batch_open(m);
     for (size_t b = 0; b < m->config.B && m->device.kind != DEVICE_PLAN; b++) {
-        int32_t *tokens = slot->host_tokens + b * T, *targets = slot->host_targets + b * T;
+        int32_t *tokens = slot->host_tokens + b * T, *targets = tokens + m->config.B * T;
         size_t window = batch * m->config.B + b;
         bool there = batch < m->config.validation_batches;
         if (there && m->validation_random) {
@@ -436,7 +440,7 @@ static size_t batch_validation(Trainer *m, size_t batch) {
             }
         }
     }
-    batch_send(m, slot);
+    batch_send(m, slot, false);
     return n;
 }
 
@@ -661,10 +665,9 @@ static void setup(Trainer *m) {
     Batch *b = &m->batch;
     for (int i = 0; i < 2; i++) {
         BatchSlot *slot = &b->slots[i];
-        slot->tokens = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(int32_t), "tokens");
-        slot->targets = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n * sizeof(int32_t), "targets");
-        slot->host_tokens = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "tokens");
-        slot->host_targets = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n * sizeof(int32_t), "targets");
+        const size_t n_bytes = (4 * n + 1) * sizeof(int32_t);
+        slot->tokens = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n_bytes, "tokens, targets");
+        slot->host_tokens = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n_bytes, "tokens, targets");
         slot->filled = device_event(&m->device);
         slot->drained = device_event(&m->device);
     }
@@ -673,12 +676,10 @@ static void setup(Trainer *m) {
     b->host_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA, RESULTS * sizeof(double), "results");
     b->all_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA,
                                            (size_t)m->ranks.size * (RESULTS + 2) * sizeof(double), "results of ranks");
+    b->counts = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, m->config.shape.V * sizeof(int32_t), "counts");
     b->window = (uint16_t *)memory_keep(memory, TIER_HOST, KIND_DATA, (m->config.T + 1) * sizeof(uint16_t), "window");
-    if (m->config.load) {
-        checkpoint_load(&m->store, m->checkpoint, m->config.resume);
-    } else {
-        store_initialise(&m->store, (uint64_t)m->options.seed);
-    }
+    if (m->config.load) checkpoint_load(&m->store, m->checkpoint, m->config.resume);
+    else store_initialise(&m->store, (uint64_t)m->options.seed);
     memory_end(memory);
 }
 

@@ -44,7 +44,8 @@ typedef struct {
     Shape shape;
     int samples;
     cudaEvent_t begin, end;
-    int32_t *tokens, *targets;                           // (B,T)
+    int32_t *tokens, *host_tokens;  // on the device and the host: tokens (B,T), their positions sorted (2BT+1)
+    size_t n_distinct;              // tokens among them
     void *in, *add, *out;                                // (B,T,C)
     void *qkv, *dqkv;                                    // (B,T,3C)
     void *fc, *gelu, *dfc;                               // (B,T,4C)
@@ -67,7 +68,8 @@ static void pass_encoder_forward(Bench *b) {
 
 static void pass_encoder_backward(Bench *b) {
     const Shape *s = &b->shape;
-    encoder_backward(&b->device, b->type, b->dwte, b->dwpe, b->in, b->tokens, s->B, s->T, s->T, s->C, false);
+    encoder_backward(&b->device, b->type, b->dwte, b->dwpe, b->in, b->tokens, b->tokens + s->B * s->T, b->n_distinct,
+                     s->B, s->T, s->T, s->C, false);
 }
 
 static void pass_layernorm(Bench *b) {
@@ -104,7 +106,7 @@ static void pass_bias(Bench *b) {
 }
 
 static void pass_classifier(Bench *b) {
-    classifier(&b->device, b->type, b->losses, b->logits, b->targets, b->shape.head_rows, b->shape.V, b->shape.Vp,
+    classifier(&b->device, b->type, b->losses, b->logits, b->tokens, b->shape.head_rows, b->shape.V, b->shape.Vp,
                1e-3f, true);
 }
 
@@ -181,8 +183,7 @@ static void take_all(Bench *b, bool attention) {
     b->wte = take(b, s->Vp * s->C, size);
     b->wpe = take(b, s->T * s->C, size);
     b->logits = take(b, s->head_rows * s->Vp, size);
-    b->tokens = (int32_t *)take(b, rows, sizeof(int32_t));
-    b->targets = (int32_t *)take(b, rows, sizeof(int32_t));
+    b->tokens = (int32_t *)take(b, 3 * rows + 1, sizeof(int32_t));
     b->mean = (float *)take(b, rows, f);
     b->rstd = (float *)take(b, rows, f);
     b->losses = (float *)take(b, s->head_rows, f);
@@ -204,13 +205,6 @@ __global__ static void fill_kernel(Number type, void *x, size_t n, uint64_t stre
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
         const float u = (float)(random_bits(1, stream, i) >> 40) * 0x1p-24f;
         number_put(type, x, i, middle + spread * (2.0f * u - 1.0f));
-    }
-}
-
-__global__ static void tokens_kernel(int32_t *tokens, size_t n, uint64_t stream, size_t V) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        tokens[i] = (int32_t)(random_bits(1, stream, i) % V);
     }
 }
 
@@ -242,10 +236,20 @@ static void fill_all(Bench *b, bool attention) {
     fill(b, FP32, b->master, s->n_parameters, 0.0f, 0.02f);
     fill(b, FP32, b->m, s->n_parameters, 0.0f, 1e-3f);
     fill(b, FP32, b->v, s->n_parameters, 1e-6f, 1e-6f);
-    for (int i = 0; i < 2; i++) {
-        CUDA_RUN(&b->device, tokens_kernel, cuda_blocks(rows), CUDA_THREADS, 0, i ? b->targets : b->tokens, rows,
-                 100 + (uint64_t)i, s->V);
+    device_upload(&b->device, b->tokens, b->host_tokens, (2 * rows + b->n_distinct + 1) * sizeof(int32_t));
+}
+
+// Tokens as frequent as a text's: the v-th (v + 1) times less than the first (Zipf's law).
+static void draw_tokens(Bench *b) {
+    const size_t n = b->shape.B * b->shape.T, V = b->shape.V;
+    int32_t *counts = (int32_t *)malloc(V * sizeof(int32_t));
+    b->host_tokens = (int32_t *)malloc((3 * n + 1) * sizeof(int32_t));
+    if (!counts || !b->host_tokens) die("out of memory");
+    for (size_t i = 0; i < n; i++) {
+        b->host_tokens[i] = (int32_t)size_min((size_t)pow((double)V, random_uniform(1, 100, i)) - 1, V - 1);
     }
+    b->n_distinct = encoder_sort(b->host_tokens + n, counts, b->host_tokens, n, V);
+    free(counts);
 }
 
 // Counts what the passes take and move, reserves it and fills it. bytes[i]: of pass i.
@@ -352,6 +356,7 @@ static void bench_passes(Bench *b, bool first) {
     double bytes[N_PASSES], seconds[N_PASSES + 2];
     void (*passes[N_PASSES + 2])(Bench *);
     int n = 0;
+    draw_tokens(b);
     bench_start(b, false, bytes);
     passes[n++] = pass_copy_kernel;
     passes[n++] = pass_copy_driver;
@@ -377,6 +382,7 @@ static void bench_passes(Bench *b, bool first) {
         fflush(stdout);
     }
     memory_unreserve(&b->memory);
+    free(b->host_tokens);
 }
 
 static void bench_attention(Bench *b) {

@@ -3,8 +3,8 @@
 // One model (d12, bf16, 4 x 256 tokens in a micro-batch) in four placements, in turns within one run, medians:
 //   adamw     the update where all states are in the memory of the processor: its bytes per second beside a copy's
 //   update    the update alone in every placement, beside what the disk can do with the same pieces: reading alone,
-//             writing alone, and both at once; share = the longer of reading and writing alone / the update: the
-//             strictest bound, as if neither disturbed the other
+//             writing alone, and both at once; share = what both at once take / the update, and in brackets the longer
+//             of reading and writing alone / the update: the strictest bound, as if neither disturbed the other
 //   step      steps of 1,024 and of 8,192 tokens; the price is the ratio of the medians. A placement of the optimizer
 //             changes nothing but the update, and neighbours of a shared machine disturb a whole step more than an
 //             update lasts, so the price also stands there as (update - resident update) / resident step; and for 8,192
@@ -150,12 +150,12 @@ static void bench_adamw(int rounds) {
 
 // What the disk can do, and the share of it that an update reaches. arithmetic: seconds of the update without a disk;
 // if the disk alone needs less, it is not the limit.
-static void print_update(Side *side, int rounds, double least, double arithmetic, const char *disk) {
+static void print_update(Side *side, int rounds, double both, double longer, double arithmetic, const char *disk) {
     double update = median(side->updates, rounds);
     printf("| `%s` | %.1f | %.0f, %.0f | %.2f | %s |", side->flags, 1e3 * update, side->n_read / (1 << 20),
            side->n_written / (1 << 20), 1e-9 * (side->n_read + side->n_written) / update, disk);
-    if (least > arithmetic) printf(" %.0f %% |\n", 100 * least / update);
-    else printf(" %s |\n", least > 0 ? "the disk is not the limit" : "");
+    if (both > arithmetic) printf(" %.0f %% (%.0f %%) |\n", 100 * both / update, 100 * longer / update);
+    else printf(" %s |\n", both > 0 ? "the disk is not the limit" : "");
 }
 
 static void bench_updates(Side *sides, int rounds) {
@@ -184,13 +184,13 @@ static void bench_updates(Side *sides, int rounds) {
     snprintf(text, sizeof(text), "read %.2f, write %.2f, both at once %.2f", 1e-9 * n / read, 1e-9 * n / write,
              2e-9 * n / both);
     snprintf(text_weights, sizeof(text_weights), "write %.2f", 1e-9 * (double)weights.stream_bytes / of_weights);
-    printf("\n| update alone | ms (%d) | disk MiB read, written | GB/s | the disk's own GB/s, same pieces | share |\n"
+    printf("\n| update alone | ms (%d) | disk MiB read, written | GB/s | the disk's own GB/s, same pieces | share (of the longer) |\n"
            "|---|---|---|---|---|---|\n", rounds);
     const double resident = median(sides[RESIDENT].updates, rounds), host = median(sides[HOST].updates, rounds);
-    print_update(&sides[RESIDENT], rounds, 0, 0, "");
-    print_update(&sides[HOST], rounds, 0, 0, "");
-    print_update(&sides[DISK], rounds, fmax(read, write), host, text);
-    print_update(&sides[WEIGHTS], rounds, of_weights, resident, text_weights);
+    print_update(&sides[RESIDENT], rounds, 0, 0, 0, "");
+    print_update(&sides[HOST], rounds, 0, 0, 0, "");
+    print_update(&sides[DISK], rounds, both, fmax(read, write), host, text);
+    print_update(&sides[WEIGHTS], rounds, of_weights, of_weights, resident, text_weights);
     fflush(stdout);
     raw_close(&states);
     raw_close(&weights);

@@ -392,7 +392,7 @@ static uint64_t run_case(Device *device, const Case *c, int *n_differences) {
 
 static const Shape ENCODER_SHAPES[] = {{{1, 1, 1, 1}},     {{2, 3, 3, 5}},   {{3, 31, 15, 19}},  {{2, 33, 48, 67}},
                                        {{1, 64, 51, 257}}, {{2, 65, 64, 19}}, {{1, 5, 768, 300}}, {{2, 3, 1030, 7}},
-                                       {{1, 2, 2049, 3}},  {{1, 127, 3, 1}}, {{5, 32, 130, 4}},  {{0}}};
+                                       {{1, 2, 2049, 3}},  {{1, 127, 3, 1}}, {{5, 32, 130, 4}},  {{2, 300, 40, 2}}, {{3, 100, 264, 9}}, {{0}}};
 
 // Tokens from 0 to V-1, both of which occur.
 static double *given_tokens(Run *run, size_t n, size_t V) {
@@ -430,6 +430,19 @@ static void test_encoder_backward(Run *run) {
     double *x[5] = {array(run, B * T * C), given(run, run->type, B * T * C, 1), NULL, array(run, V * C),
                     array(run, (T + 2) * C)};
     x[2] = given_tokens(run, B * T, V);
+    // Positions by token, and where each token's begin.
+    double *sorted = array(run, B * T + V + 1), *positions;
+    size_t at = 0, n_distinct = 0;
+    for (size_t v = 0; v < V; v++) {
+        sorted[B * T + n_distinct] = (double)at;
+        for (size_t i = 0; i < B * T; i++) {
+            if (x[2][i] == (double)v) sorted[at++] = (double)i;
+        }
+        n_distinct += (double)at > sorted[B * T + n_distinct];
+    }
+    sorted[B * T + n_distinct] = (double)(B * T);
+    positions = given(run, IN_INT32, B * T + n_distinct + 1, 0);
+    memcpy(positions, sorted, (B * T + n_distinct + 1) * sizeof(double));
     for (size_t i = 0; i < B * T * C; i++) {
         term(dwte, (size_t)x[2][i / C] * C + i % C, x[1][i], fabs(x[1][i]));
         term(dwpe, i / C % T * C + i % C, x[1][i], fabs(x[1][i]));
@@ -1038,7 +1051,10 @@ static void call(Run *run) {
     AdamW step = adamw_step(ADAMW_LR, ADAMW_DECAY, ADAMW_T, ADAMW_SCALE, v == 0);
     switch (operation_index(run->c.operation)) {
     case ENCODER_FORWARD: encoder_forward(d, type, p[0], p[1], p[2], p[3], n[0], n[1], n[2]); break;
-    case ENCODER_BACKWARD: encoder_backward(d, type, p[0], p[1], p[2], p[3], n[0], n[1], n[1] + 2, n[2], v); break;
+    case ENCODER_BACKWARD:
+        encoder_backward(d, type, p[0], p[1], p[2], p[3], p[4], run->buffers[4].n - n[0] * n[1] - 1, n[0], n[1],
+                         n[1] + 2, n[2], v);
+        break;
     case LAYERNORM_FORWARD:
         if (v) layernorm_recompute(d, type, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
         else layernorm_forward(d, type, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
@@ -1138,11 +1154,42 @@ static void test_operation(void **state) {
     run_operation(&device, (const Operation *)*state);
 }
 
+// Positions by token: each once, ascending within a token, tokens ascending, none left out.
+static void test_encoder_sort(void **state) {
+    (void)state;
+    enum { MOST = 1000, V = 700 };
+    static const size_t SIZES[][2] = {{1, 1}, {1, V}, {MOST, 1}, {MOST, 2}, {MOST, 60}, {MOST, V}, {64, V}};
+    int32_t tokens[MOST], positions[2 * MOST + 2], counts[V];
+    for (size_t c = 0; c < sizeof(SIZES) / sizeof(SIZES[0]); c++) {
+        const size_t n = SIZES[c][0], n_tokens = SIZES[c][1];
+        bool is_there[V] = {false};
+        size_t want = 0, k = 0;
+        for (size_t i = 0; i < n; i++) {
+            tokens[i] = (int32_t)(V - 1 - random_bits(9, c, i) % n_tokens);
+            want += !is_there[tokens[i]];
+            is_there[tokens[i]] = true;
+        }
+        memset(counts, 0xee, sizeof(counts));
+        memset(positions, 0xee, sizeof(positions));
+        assert_int_equal(encoder_sort(positions, counts, tokens, n, V), want);
+        for (size_t i = 0; i < n; i++) {
+            assert_in_range(positions[i], 0, n - 1);
+            const bool begins = i == 0 || tokens[positions[i]] != tokens[positions[i - 1]];
+            if (begins) assert_int_equal(positions[n + k++], i);
+            if (i > 0 && begins) assert_true(tokens[positions[i - 1]] < tokens[positions[i]]);
+            if (i > 0 && !begins) assert_true(positions[i - 1] < positions[i]);
+        }
+        assert_int_equal(k, want);
+        assert_int_equal(positions[n + want], n);
+        assert_int_equal((uint32_t)positions[n + want + 1], 0xeeeeeeee);
+    }
+}
+
 #ifdef __CUDACC__
 // Operations whose sums have one order on all devices, or that have none, give the bits of the CPU.
 static void test_bits_of_the_cpu(void **state) {
     (void)state;
-    static const int SAME[] = {ENCODER_FORWARD, RESIDUAL_FORWARD, GELU_FORWARD, GELU_BACKWARD, NORM_CHUNKS, ADAMW};
+    static const int SAME[] = {ENCODER_FORWARD, ENCODER_BACKWARD, RESIDUAL_FORWARD, GELU_FORWARD, GELU_BACKWARD, NORM_CHUNKS, ADAMW};
     Device cpu = cpu_device(1), cuda = device_under_test();
     for (size_t i = 0; i < sizeof(SAME) / sizeof(SAME[0]); i++) {
         const Operation *o = &operations[SAME[i]];
@@ -1553,6 +1600,7 @@ static void test_permute(void **state) {
 int main(int argc, char **argv) {
     static const struct CMUnitTest others[] = {
         cmocka_unit_test(test_fused_bits),
+        cmocka_unit_test(test_encoder_sort),
 #ifdef __CUDACC__
         cmocka_unit_test(test_bits_of_the_cpu),
         cmocka_unit_test(test_attention_work),

@@ -79,8 +79,8 @@ static void golden_batch(Trainer *m, Golden *golden) {
     BatchSlot *slot = batch_open(m);
     memcpy(slot->host_tokens, golden_find(golden, "tokens", &n), B * T * 4);
     assert_int_equal(n, B * T);
-    memcpy(slot->host_targets, golden_find(golden, "targets", &n), B * T * 4);
-    batch_send(m, slot);
+    memcpy(slot->host_tokens + B * T, golden_find(golden, "targets", &n), B * T * 4);
+    batch_send(m, slot, true);
 }
 
 static void golden_logits(Trainer *m, Golden *golden, double tolerance) {

@@ -124,9 +124,22 @@ static inline bool vector_is_wide(size_t row_bytes, const void *a, const void *b
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | row_bytes) % 16) == 0;
 }
 
-// The sum over a block's warps of `own`, N columns a lane, in their order; to[32 N columns], fewer than `left` of them.
-// `shared` holds VECTOR_WARPS * WARP * N floats.
-template <int N>
+// to[0 ... N) = x, or (add) += x; to is a multiple of 16 bytes, or N = 1.
+template <int N> __device__ __forceinline__ void vector_add(float *to, const float *x, bool add) {
+    constexpr int W = N < 4 ? N : 4;
+#pragma unroll
+    for (int i = 0; i < N; i += W) {
+        Vector<FP32, W> y = {};
+        if (add) y.load(to, i);
+#pragma unroll
+        for (int j = 0; j < W; j++) y.x[j] = add ? y.x[j] + x[i + j] : x[i + j];
+        y.store(to, i);
+    }
+}
+
+// The sum over a block's warps of `own`, N columns a lane, in their order; to[32 N columns], fewer than `left` of them,
+// are replaced or (ADD) added to. `shared` holds VECTOR_WARPS * WARP * N floats.
+template <int N, bool ADD = false>
 __device__ __forceinline__ void columns_store(float *to, size_t left, const float *own, float *shared) {
     __syncthreads();
     for (int i = 0; i < N; i++) shared[i * CUDA_THREADS + threadIdx.x] = own[i];  // (N, warps, lanes): no conflicts
@@ -134,7 +147,7 @@ __device__ __forceinline__ void columns_store(float *to, size_t left, const floa
     for (int c = (int)threadIdx.x; c < WARP * N; c += CUDA_THREADS) {
         float sum = 0.0f;
         for (int w = 0; w < VECTOR_WARPS; w++) sum += shared[c % N * CUDA_THREADS + w * WARP + c / N];
-        if ((size_t)c < left) to[c] = sum;
+        if ((size_t)c < left) to[c] = ADD ? to[c] + sum : sum;
     }
 }
 
