@@ -21,11 +21,17 @@
 #include <immintrin.h>
 #endif
 
-// A function of the host and, in CUDA, of the device as well: the same text, the same bits.
-#ifdef __CUDACC__
-#define SHARED static inline __host__ __device__
+// A function of the host and, in CUDA, of the device as well: the same text, the same bits. They stand in loops that
+// vectorise only without a call, and a compiler's own limits on inlining depend on the size of the whole program.
+#if defined(__GNUC__)
+#define NUMBER_INLINE static inline __attribute__((always_inline))
 #else
-#define SHARED static inline
+#define NUMBER_INLINE static inline
+#endif
+#ifdef __CUDACC__
+#define SHARED NUMBER_INLINE __host__ __device__
+#else
+#define SHARED NUMBER_INLINE
 #endif
 
 typedef enum { FP32, BF16, FP16, NUMBERS } Number;
@@ -35,10 +41,8 @@ enum { NUMBER_BLOCK = 1024, LANES = 16 };  // NUMBER_BLOCK is a multiple of LANE
 // A hint to bring a line into the caches; the address may be invalid.
 #ifdef __GNUC__
 #define NUMBER_PREFETCH(pointer) __builtin_prefetch(pointer)
-#define NUMBER_NOINLINE __attribute__((noinline))
 #else
 #define NUMBER_PREFETCH(pointer) ((void)0)
-#define NUMBER_NOINLINE
 #endif
 
 SHARED size_t number_size(Number type) { return type == FP32 ? 4 : 2; }

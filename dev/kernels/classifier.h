@@ -29,13 +29,6 @@ static inline float classifier_log_sum(Number type, const void *logits, size_t r
     return logf(lanes_total(sum));
 }
 
-// d = scale softmax of n logits x; d may be x. A function of its own: GCC 12 does not vectorise the loop everywhere it
-// would inline it to.
-NUMBER_NOINLINE static void classifier_softmax(float *d, const float *x, size_t n, float maximum, float log_sum,
-                                               float scale) {
-    for (size_t i = 0; i < n; i++) d[i] = scale * number_exp((x[i] - maximum) - log_sum);
-}
-
 static inline void classifier_row(Number type, float *loss, void *logits, int32_t target, size_t row, size_t V,
                                   size_t Vp, float scale, bool gradient) {
     float block[NUMBER_BLOCK], maximum;
@@ -51,7 +44,7 @@ static inline void classifier_row(Number type, float *loss, void *logits, int32_
         n = size_min(V - v, NUMBER_BLOCK);
         const float *x = number_load(type, logits, row + v, n, block);
         float *d = number_target(type, logits, row + v, block);
-        classifier_softmax(d, x, n, maximum, log_sum, scale);
+        for (size_t i = 0; i < n; i++) d[i] = scale * number_exp((x[i] - maximum) - log_sum);
         if ((size_t)target >= v && (size_t)target < v + n) d[(size_t)target - v] -= scale;
         number_store(type, logits, row + v, n, d);
     }
