@@ -439,9 +439,6 @@ static void test_refusals_are_told_once(void **state) {
     remove_directory(directory);
 }
 
-// mpirun without the launcher: everything is printed once, the files have the rows of all ranks, and losses are those
-// of one rank with the same sequences.
-static void test_bare_mpirun(void **state) {
 // What is wrong reaches stderr in one write, in no pieces between which a launcher could put what it reads from stdout.
 // (A pipe with O_DIRECT keeps writes apart.)
 static void test_refusals_are_one_write(void **state) {
@@ -486,6 +483,9 @@ static void test_refusals_are_one_write(void **state) {
     remove_directory(directory);
 }
 
+// mpirun without the launcher: everything is printed once, the files have the rows of all ranks, and losses are those
+// of one rank with the same sequences.
+static void test_bare_mpirun(void **state) {
     (void)state;
     need_ranks();
     char directory[256];
@@ -659,6 +659,7 @@ int main(void) {
         cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_wrong_placements),
         cmocka_unit_test(test_refusals_are_told_once),
+        cmocka_unit_test(test_refusals_are_one_write),
         cmocka_unit_test(test_bare_mpirun),
         cmocka_unit_test_teardown(test_a_killed_rank_ends_all, kill_running),
         cmocka_unit_test_teardown(test_a_kill_during_a_save, kill_running),
@@ -667,4 +668,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-        cmocka_unit_test(test_refusals_are_one_write),

@@ -142,8 +142,6 @@ static void test_libraries(void **state) {
     remove_directory(directory);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
 // tests/run.sh: what it counts, of programs that print what cmocka prints, and of one that dies.
 static void test_tests_are_counted(void **state) {
     (void)state;
@@ -176,9 +174,11 @@ static void test_tests_are_counted(void **state) {
     remove_directory(directory);
 }
 
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tests_are_counted),
         cmocka_unit_test(test_ranks_get_their_share_of_the_cores),
         cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_tests_are_counted),
         cmocka_unit_test(test_the_words_for_mpirun),
         cmocka_unit_test(test_wrong_calls),
         cmocka_unit_test(test_the_exit_status_is_passed_on),
