@@ -45,7 +45,7 @@ static inline int error_launched(bool rank) {
 // one write, as a launcher mixes what it reads from stdout and stderr. A thread beside the main one ends without the
 // library's clean-up, which would race with it.
 static inline void error_end(int status, const char *after, const char *format, va_list arguments) {
-    char message[2 * 4096], rank[32] = "";
+    char message[8192], rank[32] = "";  // room for a path of PATH_MAX
     vsnprintf(message, sizeof(message), format, arguments);
     if (error_launched(true) > 0) {
         snprintf(rank, sizeof(rank), "rank %d: ", error_launched(true));

@@ -42,7 +42,7 @@ typedef enum {
     KIND_SCRATCH,               // within one layer or one operation
     KIND_WORKSPACE,             // of products of matrices: a library's scratchpad, or our packing buffers
     KIND_COLLECTIVE,            // pieces of gradients from other ranks
-    KIND_DATA,                  // tokens, targets, losses
+    KIND_DATA,                  // tokens and their positions, targets, losses
     KIND_FILES,                 // buffers of checkpoints on their way to and from the disk
     KINDS
 } Kind;

@@ -257,6 +257,10 @@ static void operations_sample(Trainer *m, Operations *all) {
                   2.0 * (double)ceil_div(rows, c->head_chunks) * (double)c->shape.Vp * s,
                   2.0 * (double)(ceil_div(rows, c->head_chunks) * c->shape.V), 0);
     operation_start();
+    for (size_t block = 0; block < store->n_blocks; block++) {
+        store_note_norm(store, QUEUE_COMPUTE, block, 0, store_gradients(store, block),
+                        store_layout(store, block)->n_elements);
+    }
     store_norm(store, m->batch.results + RESULT_NORM);
     operation_end(all, i++, "norm", 1, 4.0 * (double)store->n_elements, 0, 0);
     AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);

@@ -44,8 +44,8 @@ typedef struct {
     Shape shape;
     int samples;
     cudaEvent_t begin, end;
-    int32_t *tokens, *host_tokens;  // on the device and the host: tokens (B,T), their positions sorted (2BT+1)
-    size_t n_distinct;              // tokens among them
+    int32_t *tokens, *host_tokens;                       // tokens, also as targets (B,T); their positions (2BT+1)
+    size_t n_distinct;                                   // tokens among them
     void *in, *add, *out;                                // (B,T,C)
     void *qkv, *dqkv;                                    // (B,T,3C)
     void *fc, *gelu, *dfc;                               // (B,T,4C)

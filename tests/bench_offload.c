@@ -184,8 +184,8 @@ static void bench_updates(Side *sides, int rounds) {
     snprintf(text, sizeof(text), "read %.2f, write %.2f, both at once %.2f", 1e-9 * n / read, 1e-9 * n / write,
              2e-9 * n / both);
     snprintf(text_weights, sizeof(text_weights), "write %.2f", 1e-9 * (double)weights.stream_bytes / of_weights);
-    printf("\n| update alone | ms (%d) | disk MiB read, written | GB/s | the disk's own GB/s, same pieces | share (of the longer) |\n"
-           "|---|---|---|---|---|---|\n", rounds);
+    printf("\n| update alone | ms (%d) | disk MiB read, written | GB/s | the disk's own GB/s, same pieces "
+           "| share (of the longer) |\n|---|---|---|---|---|---|\n", rounds);
     const double resident = median(sides[RESIDENT].updates, rounds), host = median(sides[HOST].updates, rounds);
     print_update(&sides[RESIDENT], rounds, 0, 0, 0, "");
     print_update(&sides[HOST], rounds, 0, 0, 0, "");

@@ -392,7 +392,8 @@ static uint64_t run_case(Device *device, const Case *c, int *n_differences) {
 
 static const Shape ENCODER_SHAPES[] = {{{1, 1, 1, 1}},     {{2, 3, 3, 5}},   {{3, 31, 15, 19}},  {{2, 33, 48, 67}},
                                        {{1, 64, 51, 257}}, {{2, 65, 64, 19}}, {{1, 5, 768, 300}}, {{2, 3, 1030, 7}},
-                                       {{1, 2, 2049, 3}},  {{1, 127, 3, 1}}, {{5, 32, 130, 4}},  {{2, 300, 40, 2}}, {{3, 100, 264, 9}}, {{0}}};
+                                       {{1, 2, 2049, 3}},  {{1, 127, 3, 1}}, {{5, 32, 130, 4}},  {{2, 300, 40, 2}},
+                                       {{3, 100, 264, 9}}, {{0}}};
 
 // Tokens from 0 to V-1, both of which occur.
 static double *given_tokens(Run *run, size_t n, size_t V) {
@@ -1189,7 +1190,8 @@ static void test_encoder_sort(void **state) {
 // Operations whose sums have one order on all devices, or that have none, give the bits of the CPU.
 static void test_bits_of_the_cpu(void **state) {
     (void)state;
-    static const int SAME[] = {ENCODER_FORWARD, ENCODER_BACKWARD, RESIDUAL_FORWARD, GELU_FORWARD, GELU_BACKWARD, NORM_CHUNKS, ADAMW};
+    static const int SAME[] = {ENCODER_FORWARD, ENCODER_BACKWARD, RESIDUAL_FORWARD, GELU_FORWARD, GELU_BACKWARD,
+                               NORM_CHUNKS,     ADAMW};
     Device cpu = cpu_device(1), cuda = device_under_test();
     for (size_t i = 0; i < sizeof(SAME) / sizeof(SAME[0]); i++) {
         const Operation *o = &operations[SAME[i]];

@@ -2,9 +2,10 @@
 // update and the order of the queues, the same ranks give the same bits: loss, norm and state after each of three steps.
 //
 // Started by `make test`, the program starts itself again with 1, 2, 3 and 4 ranks; each of these runs a selection in
-// which every pair of values of two factors occurs (TEST_ALL=1: everything; on the emulator, more). What a run is compared with is the run with
-// everything resident: of stage 0, or with accumulation and stages 2 and 3, which add up in another order, of stage 2.
-// Runs of several ranks are compared with one rank's within the rounding of sums in another order.
+// which every pair of values of two factors occurs (TEST_ALL=1: everything; on the emulator, more). What a run is
+// compared with is the run with everything resident: of stage 0, or with accumulation and stages 2 and 3, which add up
+// in another order, of stage 2. Runs of several ranks are compared with one rank's within the rounding of sums in
+// another order.
 //
 // Compiled by nvcc, the device is CUDA on the emulator; the orders of its streams come from the environment.
 #include "trainer_helpers.h"

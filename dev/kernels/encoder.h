@@ -7,9 +7,9 @@
 // (the embedding is tied), so it is always added to. Cost: B T C additions each way.
 //
 // Some tokens are rare and some are everywhere, so the backward goes by tokens: the host sorts a batch's positions, and
-// the rows of a token are read one after the other, in ascending order, and added to dwte once. A token of many rows has
-// its sum in up to 8 portions, which are added in order, so that on CUDA eight warps share it; the bits are the same on
-// all devices.
+// the rows of a token are read one after the other, in ascending order, and added to dwte once. The sum of a token of
+// many rows is in up to 8 portions, which are added in order, so that on CUDA eight warps share it; the bits are the
+// same on all devices.
 #ifndef ENCODER_H
 #define ENCODER_H
 
@@ -88,9 +88,8 @@ static inline size_t encoder_sort(int32_t *positions, int32_t *counts, const int
     return n_distinct;
 }
 
-SHARED size_t encoder_portion(size_t rows) {
-    return size_max(ENCODER_ROWS, ceil_div(rows, VECTOR_WARPS));
-}
+// Rows of a portion of a token's sum.
+SHARED size_t encoder_portion(size_t rows) { return size_max(ENCODER_ROWS, ceil_div(rows, VECTOR_WARPS)); }
 
 // to[0 ... n) += a row's channels.
 static inline void encoder_add(Number type, float *to, const void *dout, size_t at, size_t n) {
@@ -120,7 +119,7 @@ static inline void encoder_backward_cpu(Number type, float *dwte, float *dwpe, c
         for (size_t i = 0; i < n; i++) to[i] += sum[i];
     }
 #pragma omp parallel for schedule(static)
-    for (int64_t t = 0; t < (int64_t)maxT; t++) {
+    for (int64_t t = 0; t < (int64_t)(add ? T : maxT); t++) {
         for (size_t c = 0; c < C; c += ENCODER_CHANNELS) {
             const size_t at = (size_t)t * C + c, n = size_min(C - c, ENCODER_CHANNELS);
             float sum[ENCODER_CHANNELS] = {0};
@@ -136,7 +135,7 @@ template <int N> __device__ __forceinline__ size_t encoder_channel() {
     return (blockIdx.y * (size_t)WARP + threadIdx.x % WARP) * N;
 }
 
-// A warp's position t, below maxT, of the sequences: dwpe[t,:] (+)= the sum.
+// A warp's position t: dwpe[t,:] (+)= the sum over the sequences, which is 0 from T on.
 template <Number TYPE, int N>
 __device__ __forceinline__ void encoder_sum_position(float *dwpe, const void *dout, size_t t, size_t B, size_t T,
                                                      size_t C, bool add) {
@@ -181,17 +180,17 @@ __device__ __forceinline__ Vector<FP32, N> encoder_sum_rows(const void *dout, co
 }
 
 // Of a slice of channels, the first `position_blocks` blocks take 8 positions each; the others 8 tokens each, which are
-// far from each other, as neighbours are often frequent together. A slice is read twice, but the second time it is in
-// the L2 cache. A warp adds up the rows of one token, if they are one portion; then all warps share those of more.
+// far from each other, as neighbours are often frequent together. A slice is read twice, so that the second time most of
+// it can come from the L2 cache. A warp adds up the rows of one token, if they are one portion; then all warps share those of more.
 template <Number TYPE, int N>
 __global__ static void encoder_backward_kernel(float *dwte, float *dwpe, const void *dout, const int32_t *tokens,
                                                const int32_t *positions, size_t n_distinct, size_t position_blocks,
-                                               size_t B, size_t T, size_t maxT, size_t C, bool add) {
+                                               size_t B, size_t T, size_t n_rows, size_t C, bool add) {
     __shared__ float shared[VECTOR_WARPS * WARP * N];
     const uint32_t all = 0xffffffffu, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if (blockIdx.x < position_blocks) {
         const size_t t = (size_t)blockIdx.x * VECTOR_WARPS + warp;
-        if (t < maxT) encoder_sum_position<TYPE, N>(dwpe, dout, t, B, T, C, add);
+        if (t < n_rows) encoder_sum_position<TYPE, N>(dwpe, dout, t, B, T, C, add);
         return;
     }
     // Lane w of every warp knows where the rows of the block's token w are.
@@ -220,9 +219,10 @@ static inline void encoder_backward_cuda(Device *device, Number type, float *dwt
     const bool wide = vector_is_wide(C * number_size(type), dout, dwte, dwpe, NULL);
     auto run = VECTOR_SELECT(type, wide, encoder_backward_kernel);
     const size_t slices = ceil_div(C, WARP * (wide ? (size_t)vector_wide(type) : 1));
-    const size_t position_blocks = ceil_div(maxT, VECTOR_WARPS), token_blocks = ceil_div(n_distinct, VECTOR_WARPS);
+    const size_t n_rows = add ? T : maxT;  // of dwpe
+    const size_t position_blocks = ceil_div(n_rows, VECTOR_WARPS), token_blocks = ceil_div(n_distinct, VECTOR_WARPS);
     CUDA_RUN_GRID(device, run, cuda_grid(position_blocks + token_blocks, slices), CUDA_THREADS, 0, dwte, dwpe, dout,
-                  tokens, positions, n_distinct, position_blocks, B, T, maxT, C, add);
+                  tokens, positions, n_distinct, position_blocks, B, T, n_rows, C, add);
 }
 #endif
 
