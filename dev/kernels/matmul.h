@@ -16,8 +16,9 @@
 // for GPT-2's shapes on AVX2), which no plan can count, so everything else, and a machine without the library, runs on
 // the tiles of tile.h, which convert while they pack.
 //
-// Primitives depend on shapes only; they are looked up by the planning pass, made before the first step and kept. Their
-// scratchpads and workspaces, like the packing buffers, are taken from the stack.
+// Primitives depend on shapes and on the number of threads; they are looked up by the planning pass, made before the
+// first step and kept. Their scratchpads and workspaces, like the packing buffers, are taken from the stack. A product
+// that replaces in one micro-batch and adds in the next takes the same bytes both times: the larger scratchpad.
 #ifndef MATMUL_H
 #define MATMUL_H
 
@@ -38,6 +39,7 @@ typedef struct {
     bool a_transposed, b_transposed;  // A stored (K, M), B stored (N, K)
     Number a_type, b_type, c_type;
     bool bias, add;  // C = A . B + bias (in a_type); C += A . B
+    bool gradient;   // C is a gradient's sum: the product comes with `add` and without, and takes the same either way
     int alignment;   // bytes that all addresses are multiples of, at most 16; only CUDA asks
 } MatmulShape;
 
@@ -324,12 +326,16 @@ static inline bool matmul_describe(Matmul *matmul, MatmulEntry *entry) {
         dnnl_primitive_desc_create(&entry->description, &description, attributes, matmul->engine, NULL);
     dnnl_post_ops_destroy(post);
     dnnl_primitive_attr_destroy(attributes);
-    if (status == dnnl_unimplemented || status == dnnl_invalid_arguments) return false;
+    if (status == dnnl_unimplemented || status == dnnl_invalid_arguments) {
+        entry->description = NULL;
+        return false;
+    }
     matmul_check(status, "creating a product");
     const char *name = "";
     matmul_check(dnnl_primitive_desc_query(entry->description, dnnl_query_impl_info_str, 0, &name), "asking its name");
     if (strncmp(name, "brg", 3) != 0) {  // allocates at every call
         dnnl_primitive_desc_destroy(entry->description);
+        entry->description = NULL;
         return false;
     }
     const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(entry->description, dnnl_query_scratchpad_md, 0);
@@ -492,15 +498,29 @@ static inline int matmul_alignment(const void *c, const void *a, const void *b, 
 // ---------------------------------------------------------------------------------------------------------------
 // Choice, by fixed rules
 
-// The entry for a shape; the planning pass adds what is missing.
-static inline MatmulEntry *matmul_find(Device *device, const MatmulShape *shape) {
-    Matmul *matmul = device->matmul;
+// Our own tiles instead of the library's product, if it has been described.
+static inline void matmul_use_tiles(const Device *device, MatmulEntry *entry) {
+#if USE_ONEDNN
+    if (entry->description) dnnl_primitive_desc_destroy(entry->description);
+    entry->description = NULL;
+#endif
+    entry->tiled = true;
+    entry->scratchpad = matmul_tiled_floats(&entry->shape, device->threads) * sizeof(float);
+}
+
+static inline MatmulEntry *matmul_lookup(Matmul *matmul, const MatmulShape *shape) {
     for (size_t i = 0, at = matmul->last; i < matmul->n_entries; i++, at++) {
         if (at >= matmul->n_entries) at = 0;
         if (memcmp(&matmul->entries[at].shape, shape, sizeof(*shape)) != 0) continue;
         matmul->last = at;
         return &matmul->entries[at];
     }
+    return NULL;
+}
+
+// A new entry; on the CPU the library's, where it has one for the shape.
+static inline MatmulEntry *matmul_add(Device *device, const MatmulShape *shape) {
+    Matmul *matmul = device->matmul;
     if (matmul->n_entries == MATMUL_ENTRIES) die("more than %d shapes of matrix products", MATMUL_ENTRIES);
     MatmulEntry *entry = &matmul->entries[matmul->n_entries++];
     memcpy(&entry->shape, shape, sizeof(*shape));
@@ -512,7 +532,27 @@ static inline MatmulEntry *matmul_find(Device *device, const MatmulShape *shape)
 #if USE_ONEDNN
     if (!entry->tiled && !matmul_describe(matmul, entry)) entry->tiled = true;
 #endif
-    if (entry->tiled) entry->scratchpad = matmul_tiled_floats(shape, device->threads) * sizeof(float);
+    return entry;
+}
+
+// The entry for a shape; the planning pass adds what is missing, of a gradient both forms: the library is used for both
+// or for neither, and both take the larger scratchpad.
+static inline MatmulEntry *matmul_find(Device *device, const MatmulShape *shape) {
+    MatmulEntry *entry = matmul_lookup(device->matmul, shape), *other = NULL;
+    if (entry) return entry;
+    entry = matmul_add(device, shape);
+    if (device->real == DEVICE_CUDA) return entry;  // one workspace for all
+    if (shape->gradient) {
+        MatmulShape form;
+        memcpy(&form, shape, sizeof(form));
+        form.add = !form.add;
+        other = matmul_add(device, &form);
+    }
+    if (entry->tiled || (other && other->tiled)) {
+        matmul_use_tiles(device, entry);
+        if (other) matmul_use_tiles(device, other);
+    }
+    if (other) entry->scratchpad = other->scratchpad = size_max(entry->scratchpad, other->scratchpad);
     return entry;
 }
 
@@ -603,6 +643,7 @@ static inline void matmul_backward_weight(Device *device, Memory *memory, Number
                                           bool add) {
     MatmulShape shape = matmul_shape(type, FP32, OC, IC, rows);
     shape.a_transposed = true;
+    shape.gradient = true;
     shape.add = add;
     matmul_run(device, memory, &shape, dweight, dout, in, NULL);
 }
