@@ -519,6 +519,7 @@ static void train_loss_scale(Trainer *m, bool skipped) {
 
 // One attempted step: all micro-batches, the update; counts it.
 static void train_step(Trainer *m, StepRow *row) {
+    if (m->device.kind != DEVICE_PLAN) threads_check(m->device.threads);
     memory_step(&m->memory);
     m->ranks.n_sent = m->memory.disk.n_read = m->memory.disk.n_written = 0;
     size_t n_targets = step_targets(m, m->step);
@@ -944,6 +945,7 @@ static void print_banner(const Trainer *m) {
     char text[512];
     device_describe(&m->device, c->type, text, sizeof(text));
     printf("device     %s\n", text);
+    printf("threads    %s\n", m->device.threads_why);
     printf("step       %zu sequences of %zu tokens x %zu micro-batch%s", c->B, c->T, c->micro_batches,
            c->micro_batches > 1 ? "es" : "");
     if (m->ranks.size > 1) printf(" x %d ranks", m->ranks.size);
@@ -1135,7 +1137,7 @@ static Trainer *trainer_open(int argc, char **argv) {
         }
         ranks_plan(&m->ranks, (int)m->options.ranks);
     }
-    device_open(&m->device, m->options.device, &m->options.device_memory, m->ranks.local_rank, m->ranks.local_size);
+    device_open(&m->device, m->options.device, &m->options.device_memory, &m->ranks);
     ranks_open_device(&m->ranks, &m->device);
     configure(m);
     return m;
@@ -1186,6 +1188,7 @@ static void run(Trainer *m) {
 
 #ifndef TRAIN_GPT_NO_MAIN
 int main(int argc, char **argv) {
+    threads_give_way(argv);
     Trainer *m = trainer_open(argc, argv);
     print_banner(m);
     configure_position(m);

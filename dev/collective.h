@@ -14,6 +14,8 @@
 #ifndef COLLECTIVE_H
 #define COLLECTIVE_H
 
+#include <sched.h>
+
 #include "device.h"
 #ifdef USE_MPI
 #include <mpi.h>
@@ -26,6 +28,7 @@
 typedef struct {
     int rank, size;              // this process's, and how many there are
     int local_rank, local_size;  // on this machine
+    double processors;           // this rank's part of the processors that it may run on, at most 1
     size_t n_sent;               // bytes that this rank sent; counted by PLAN, too
 #ifdef USE_MPI
     MPI_Comm hosts, data;    // of the calling thread, and of the collective queue
@@ -43,7 +46,31 @@ enum { COLLECTIVE_UNIT = 4096 };  // buffers of shards come in multiples of this
 static inline void ranks_plan(Ranks *ranks, int size) {
     memset(ranks, 0, sizeof(*ranks));
     ranks->size = ranks->local_size = size;
+    ranks->processors = 1.0;
 }
+
+#ifdef USE_MPI
+// A processor on which several ranks of this machine may run is shared by them; launchers may bind each to its own.
+static inline double ranks_processors(MPI_Comm local) {
+    enum { MOST = 4096 };
+    cpu_set_t *set = CPU_ALLOC(MOST);
+    int *counts = (int *)calloc(MOST, sizeof(int)), own = 0;
+    double part = 0;
+    const size_t n_bytes = CPU_ALLOC_SIZE(MOST);
+    if (!set || !counts) die("out of memory at the start");
+    const bool known = sched_getaffinity(0, n_bytes, set) == 0;
+    for (int i = 0; i < MOST; i++) counts[i] = !known || CPU_ISSET_S((size_t)i, n_bytes, set);
+    MPI_Allreduce(MPI_IN_PLACE, counts, MOST, MPI_INT, MPI_SUM, local);
+    for (int i = 0; i < MOST; i++) {
+        if (known && !CPU_ISSET_S((size_t)i, n_bytes, set)) continue;
+        part += 1.0 / counts[i];
+        own++;
+    }
+    free(counts);
+    CPU_FREE(set);
+    return own > 0 ? part / own : 1.0;
+}
+#endif
 
 // Joins the other ranks, if the program was started with any. Only rank 0 goes on printing.
 static inline void ranks_open(Ranks *ranks) {
@@ -69,6 +96,7 @@ static inline void ranks_open(Ranks *ranks) {
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, ranks->rank, MPI_INFO_NULL, &local);
     MPI_Comm_rank(local, &ranks->local_rank);
     MPI_Comm_size(local, &ranks->local_size);
+    ranks->processors = ranks_processors(local);
     MPI_Comm_free(&local);
     MPI_Type_contiguous(COLLECTIVE_UNIT, MPI_BYTE, &ranks->unit);
     MPI_Type_commit(&ranks->unit);

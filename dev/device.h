@@ -43,7 +43,8 @@ typedef struct Device {
     DeviceKind kind;
     DeviceKind real;         // the device that runs, also while PLAN stands in for it
     const char *name;        // of a GPU
-    int threads;             // OpenMP threads; sums do not depend on it, the math library's choices do
+    int threads;             // of OpenMP's team, threads.h; sums do not depend on it, the math library's choices do
+    char threads_why[192];   // and why so many, for the banner
     int compute_capability;  // of a GPU, 10 major + minor
     struct Matmul *matmul;   // shared by a device and the PLAN that stands in for it
     struct Cuda *cuda;       // NULL on the CPU, and for the plan of a GPU that is not there
@@ -53,14 +54,6 @@ typedef struct Device {
     double flops;           // counted by PLAN: floating-point operations (2 per multiply-add) since device_reset_counts
     double bytes;           // counted by PLAN: bytes read and written by operations, each tensor once
 } Device;
-
-static inline int device_threads_available(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
 
 // Index of the calling thread within a parallel region.
 static inline int device_thread(void) {

@@ -5,8 +5,10 @@
 #ifndef DEVICES_H
 #define DEVICES_H
 
+#include "collective.h"
 #include "flags.h"
 #include "kernels/matmul.h"
+#include "threads.h"
 
 // Devices to plan for; memory as their owners see it, GiB.
 static const struct {
@@ -31,12 +33,13 @@ static inline void device_open_profile(Device *device, const char *name, double 
 }
 
 // `name`: the value of --device. *memory: bytes of --device-memory, or 0. Of the ranks on this machine each opens the
-// GPU of its number.
-static inline void device_open(Device *device, const char *name, double *memory, int local_rank, int local_size) {
+// GPU of its number, and takes its part of the processors.
+static inline void device_open(Device *device, const char *name, double *memory, const Ranks *ranks) {
     bool automatic = strcmp(name, "auto") == 0 || strcmp(name, "plan") == 0, cuda = strcmp(name, "cuda") == 0;
     memset(device, 0, sizeof(*device));
     device->real = DEVICE_CPU;
-    device->threads = device_threads_available();
+    device->threads = threads_open(ranks->processors, ranks->local_size, device->threads_why,
+                                   sizeof(device->threads_why));
     if (strncmp(name, "plan:", 5) == 0) device_open_profile(device, name + 5, memory);
     else if (!automatic && !cuda && strcmp(name, "cpu") != 0) {
         flags_fail("--device %s: auto, cpu, cuda or plan:NAME", name);
@@ -47,20 +50,12 @@ static inline void device_open(Device *device, const char *name, double *memory,
     if (automatic && absent) printf("note       no GPU is used: %s\n", absent);
     if (!absent) {
         device->real = DEVICE_CUDA;
-        device->cuda = cuda_open(local_rank, local_size);
+        device->cuda = cuda_open(ranks->local_rank, ranks->local_size);
         device->name = device->cuda->name;
         device->compute_capability = device->cuda->compute_capability;
     }
 #else
     if (cuda) die("this program was built without CUDA: make train CUDA=1, or use --device cpu");
-#endif
-    (void)local_rank;
-    (void)local_size;
-#ifdef _OPENMP
-    if (local_size > 1 && !getenv("OMP_NUM_THREADS")) {  // each rank has its part of the cores
-        omp_set_num_threads((int)size_max(1, (size_t)(device->threads / local_size)));
-    }
-    device->threads = device_threads_available();
 #endif
     if (device->real == DEVICE_CPU) device->queues = queues_open(QUEUE_THREADS, 0);
     device->kind = device->real;

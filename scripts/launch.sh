@@ -3,8 +3,8 @@
 #   scripts/launch.sh N PROGRAM ARGUMENTS...
 #   HOSTS="a:4,b:4" scripts/launch.sh 8 ./train_gpt -b 2 -z 3       4 ranks on each; ssh must get there, and the
 #                                                                 program be at the same path
-# Every rank gets its share of the cores as threads unless OMP_NUM_THREADS says otherwise, and is bound to none, as its
-# queues are threads, too. `mpirun -np N PROGRAM` does as well, without these.
+# Ranks are bound to no cores, as their queues are threads, too; each takes its share of the threads by itself, unless
+# OMP_NUM_THREADS says otherwise. `mpirun -np N PROGRAM` does as well, without these.
 usage() {
     [ $# -eq 0 ] || echo "launch.sh: $*" >&2
     echo "usage: [HOSTS=host:ranks,...] scripts/launch.sh N PROGRAM ARGUMENTS..." >&2
@@ -21,24 +21,14 @@ if ! command -v mpirun >/dev/null; then
     exit 1
 fi
 
-# Ranks per host: the most that any has.
-here=$n
 if [ -n "${HOSTS:-}" ]; then
     slots=0
-    here=0
     for host in $(echo "$HOSTS" | tr ',' ' '); do
         case "$host" in *:*) ranks=${host##*:} ;; *) ranks=1 ;; esac
         case "$ranks" in "" | *[!0-9]*) usage "HOSTS=$HOSTS: '$host' is not host:ranks" ;; esac
         slots=$((slots + ranks))
-        [ "$ranks" -le "$here" ] || here=$ranks
     done
     [ "$slots" -ge "$n" ] || usage "HOSTS=$HOSTS has room for $slots ranks, not $n"
-fi
-# (nproc would answer with OMP_NUM_THREADS.)
-cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-if [ -z "${OMP_NUM_THREADS:-}" ]; then
-    OMP_NUM_THREADS=$((here < cores ? cores / here : 1))
-    export OMP_NUM_THREADS
 fi
 # A rank that waits for others leaves the core to its own arithmetic.
 OMPI_MCA_mpi_yield_when_idle=${OMPI_MCA_mpi_yield_when_idle:-1}

@@ -6,6 +6,7 @@
 //   INTERPOSE_FULL=N        the Nth write to a *.partial file and all later ones fail with ENOSPC
 //   INTERPOSE_SHORT=1       reads and writes of files move at most 1000 bytes, and every third one is interrupted; of
 //                           a swap file (disk.h): any part, also of a sector, and every fourth is interrupted
+//   INTERPOSE_THREADS=N     the Nth thread of a process and all later ones can't be made (EAGAIN)
 //
 // Swap files alone:
 //   INTERPOSE_SWAP_FULL=1       no room: fallocate() fails with ENOSPC
@@ -17,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -246,6 +248,17 @@ int fcntl(int fd, int command, ...) {
         return fail_with(EINVAL);
     }
     return real_fcntl(fd, command, argument);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
+    static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    static long n_made;
+    static pid_t process;
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+    if (process != getpid()) n_made = 0;  // a child counts its own
+    process = getpid();
+    if (setting("INTERPOSE_THREADS") && ++n_made >= setting("INTERPOSE_THREADS")) return EAGAIN;
+    return real(thread, attributes, run, argument);
 }
 
 __attribute__((destructor)) static void report(void) {

@@ -337,9 +337,7 @@ static void test_loss_scale_is_saved(void **state) {
 
 // What can't be mended stops, and says whether gradients overflow or the forward itself fails.
 static void never_finite(void *argument) {
-#ifdef _OPENMP
-    omp_set_num_threads(1);  // a child has no threads of its parent's
-#endif
+    one_thread();
     Trainer *m = fp16_trainer("-x 100");
     if (argument) number_put(FP16, store_at(&m->store, HOME_WEIGHTS, 0, 0), 0, NAN);
     else m->loss_scale = 0x1p120;

@@ -184,7 +184,7 @@ static void test_steps_csv(void **state) {
 // A budget that is too small: refused with the numbers and flags that fit, and those do fit. --plan says so, exit 0.
 static void test_too_small_a_budget(void **state) {
     (void)state;
-    const char *big = "-e d4 -t 256 -b 8 -i random --vocab 257 -g 0 -v 0";
+    const char *big = "-e d4 -t 256 -b 8 -i random --vocab 257 -p fp32 -g 0 -v 0";
     char *plan = run_command(0, "./train_gpt %s --plan --device-memory 150MiB --headroom 0", big);
     assert_says(plan, "does not fit: the plan needs ");
     assert_says(plan, "157286400 bytes (150.0 MiB) are usable (0 % headroom)");
@@ -195,7 +195,8 @@ static void test_too_small_a_budget(void **state) {
     would += strlen("This would fit: ");
     would[strcspn(would, "\n")] = 0;
     char *fits = run_command(
-        0, "./train_gpt -e d4 -i random --vocab 257 -g 0 -v 0 %s -x 1 --device-memory 150MiB --headroom 0", would);
+        0, "./train_gpt -e d4 -i random --vocab 257 -p fp32 -g 0 -v 0 %s -x 1 --device-memory 150MiB --headroom 0",
+        would);
     assert_says(fits, "fits: ");
     // Exactly what the plan needs is enough, one byte less is not.
     size_t needed = strtoull(strstr(plan, "the plan needs ") + strlen("the plan needs "), NULL, 10);

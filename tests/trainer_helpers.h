@@ -34,6 +34,14 @@ __attribute__((format(printf, 1, 2))) static inline Trainer *open_trainer(const 
     return m;
 }
 
+// In a child of a process that has run operations: it has none of its parent's threads, and OpenMP does not know.
+static inline void one_thread(void) {
+#ifdef _OPENMP
+    setenv("OMP_NUM_THREADS", "1", 1);
+    omp_set_num_threads(1);
+#endif
+}
+
 // Element `at` of a block in a home that is in this process's memory.
 static inline float *home_at(const Trainer *m, int home, size_t block, size_t at) {
     return (float *)(void *)store_at(&m->store, home, block, at);
