@@ -71,7 +71,7 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup train data test test-all bench bench-offload table emulated asan check-headers check-compilers check-cuda \
+.PHONY: FORCE help setup train data test test-all test-machines bench bench-offload table emulated asan check-headers check-compilers check-cuda \
     check-readme gpu-programs bench-gpu gpu-resources clean
 
 help: ## lists the targets
@@ -84,11 +84,15 @@ setup: ## installs what is missing (Debian packages)
 
 train: train_gpt data ## builds ./train_gpt and the default token files
 
-# What is built for: the program is built again when it changes.
+# What things are built with, and what the program is built for: they are built again when it changes.
+SETTINGS = $(CC) $(CXX) $(CFLAGS) $(NUMBERS) $(SANITIZE) without $(WITHOUT)
+$(BUILD)/settings: FORCE | build
+	@mkdir -p $(@D) && echo '$(SETTINGS)' | cmp -s - $@ || echo '$(SETTINGS)' >$@
+
 build/cuda_is_$(CUDA): | build
 	@rm -f build/cuda_is_* && touch $@
 
-train_gpt: $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh build/cuda_is_$(CUDA)
+train_gpt: $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh $(BUILD)/settings build/cuda_is_$(CUDA)
 ifeq ($(CUDA),1)
 	@echo "for the CPU and CUDA"
 	@libraries=$$($(CUDA_LIBRARIES)) && set -x && \
@@ -103,17 +107,17 @@ emulated: train_gpt_emulated ## ./train_gpt_emulated: the trainer whose cuda dev
 
 # Programs for nvcc, with the emulator in place of a GPU.
 NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED $(USE_NCCL) $(MPI_COMPILE) -Itests/emulator -Xcompiler -fopenmp
-build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile | build
+build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile $(BUILD)/settings | build
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -c $< -o $@
 
 train_gpt_emulated: build/emulated/train_gpt.o build/libemulator.a
 	@$(CXX) $^ $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
-build/emulated/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) $(EMULATOR_HEADERS) build/libemulator.a Makefile
+build/emulated/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) $(EMULATOR_HEADERS) build/libemulator.a Makefile $(BUILD)/settings
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
 	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
-build/emulated/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile
+build/emulated/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile $(BUILD)/settings
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
 	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -lcmocka -o $@
 
@@ -128,11 +132,11 @@ build/make_tokens: data/make_tokens.c dev/error.h | build
 data/train.bin: build/make_tokens data/make_default.sh
 	@sh data/make_default.sh build/make_tokens data
 
-$(BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile scripts/libraries.sh | build
+$(BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile scripts/libraries.sh $(BUILD)/settings | build
 	@mkdir -p $(@D) && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) $< -o $@ $$libraries -lcmocka
 
-build/emulator/%.o: tests/emulator/%.c $(EMULATOR_HEADERS) Makefile
+build/emulator/%.o: tests/emulator/%.c $(EMULATOR_HEADERS) Makefile $(BUILD)/settings
 	@mkdir -p $(@D) && $(CC) -std=gnu11 -D_GNU_SOURCE -O3 -g $(NUMBERS) $(WARNINGS) -I$(CUDA_HOME)/include -c $< -o $@
 
 build/libemulator.a: $(EMULATOR_OBJECTS)
@@ -158,21 +162,24 @@ build/interpose.so: tests/interpose.c | build
 check-readme: ## the README's table of sources is true
 	@sh scripts/reading_order.sh README.md
 
-test: train_gpt data build/make_tokens build/interpose.so $(EMULATED_BENCH) $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
+test: $(if $(RUN)$(SANITIZE),,train_gpt data $(EMULATED_BENCH)) build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
 	@$(if $(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
+
+test-machines: train_gpt data build/make_tokens build/interpose.so $(TESTS:%=build/%) ## runs the tests that depend on the machine as other machines would
+	@sh tests/machines.sh $(MAKE)
 
 test-all: ## runs all tests with their full grids
 	@TEST_ALL=1 $(MAKE) --no-print-directory test
 
-build/bench: tests/bench.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
+build/bench: tests/bench.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh $(BUILD)/settings | build
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
 
 bench: build/bench ## measures the training step against the machine's matmul rate and copy bandwidth
 	@build/bench
 
-build/bench_offload: tests/bench_offload.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh | build
+build/bench_offload: tests/bench_offload.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh $(BUILD)/settings | build
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
 

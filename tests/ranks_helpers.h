@@ -31,8 +31,7 @@ static inline int n_ranks(void) { return error_launched(false); }
 // Skips the test where ranks can't be started.
 static inline void need_ranks(void) {
     if (have_ranks()) return;
-    print_message("skipped, as there is no mpirun or no MPI\n");
-    skip();
+    SKIP_AS("there is no mpirun or no MPI");
 }
 
 // Runs this program as n ranks, in `mode`. The threads are as many for any number of ranks.

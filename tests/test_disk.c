@@ -163,7 +163,7 @@ static void test_a_transfer_beyond_2_gib(void **state) {
     if (disk.n_bytes < n || !disk.direct) {  // no room, or the file might be in memory
         disk_close(&disk);
         remove_directory(directory);
-        skip();
+        SKIP_AS("there is no room for a swap file of this size, or it might be in memory");
     }
     int fd = memfd_create("test_disk", 0);
     assert_int_equal(ftruncate(fd, (off_t)n_pages), 0);
@@ -291,7 +291,7 @@ static void test_a_full_disk(void **state) {
     snprintf(command, sizeof(command), "mount -t tmpfs -o size=1m tmpfs '%s' 2>/dev/null", directory);
     if (system(command) != 0) {
         remove_directory(directory);
-        skip();
+        SKIP_AS("nothing can be mounted here");
     }
     Attempt fits = {directory, 1 << 20, 0, 0, 0, 0}, too_large = {directory, (1 << 20) + 1, 0, 0, 0, 0};
     expect_exit(attempt_open, &fits, 0, "");
@@ -377,7 +377,7 @@ static void expect_faulty(const char *environment, const char *name, int status,
 static void test_faults(void **state) {
     (void)state;
 #ifdef __SANITIZE_ADDRESS__
-    skip();  // its allocator does not get on with another library before it
+    SKIP_AS("the address sanitizer does not get on with another library before it");
 #endif
     char directory[256], message[4096];
     make_directory(directory);

@@ -33,8 +33,7 @@ static bool have_ranks(void) {
 
 static void need_ranks(void) {
     if (have_ranks()) return;
-    print_message("skipped, as there is no mpirun or no MPI\n");
-    skip();
+    SKIP_AS("there is no mpirun or no MPI");
 }
 
 // The k-th comma-separated field of a line of a file's row for `step`; NaN if there is no such row.

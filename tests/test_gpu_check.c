@@ -244,7 +244,7 @@ static void test_pack(void **state) {
 // The benchmark on the emulator: every row, and a time and bytes above zero for each ("none" otherwise).
 static void test_benchmark(void **state) {
     (void)state;
-    if (access("build/emulated/bench_gpu", X_OK) != 0) skip();
+    if (access("build/emulated/bench_gpu", X_OK) != 0) SKIP_AS("there is no nvcc to build the benchmark with");
     const char *const types[] = {"", "fp16"};
     for (int i = 0; i < 2; i++) {
         char line[600], here[512];

@@ -28,6 +28,14 @@ extern "C" {
 }
 #endif
 
+// Ends a test that can't be made here, and says why (tests/run.sh repeats it).
+#define SKIP_AS(...)                                      \
+    do {                                                  \
+        print_message("skipped, as " __VA_ARGS__);        \
+        print_message("\n");                              \
+        skip();                                           \
+    } while (0)
+
 // Makes a new empty directory; its name goes to `path` (at least 256 bytes).
 static inline void make_directory(char *path) {
     const char *parent = getenv("TMPDIR");

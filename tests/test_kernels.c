@@ -1270,7 +1270,7 @@ static void test_threads(void **state) {
     }
     cpu_device(1);
 #else
-    skip();
+    SKIP_AS("this was built without OpenMP");
 #endif
 }
 

@@ -290,8 +290,7 @@ static const char *self;
 static void launch(int n_ranks, const char *environment, int n_rows) {
     char command[PATH_MAX + 256];
     if (n_ranks > 1 && system("command -v mpirun >/dev/null") != 0) {
-        printf("skipped: there is no mpirun\n");
-        skip();
+        SKIP_AS("there is no mpirun");
     }
     fflush(stdout);
     snprintf(command, sizeof(command), "%s OMP_WAIT_POLICY=passive timeout %d scripts/launch.sh %d %s rows %d",

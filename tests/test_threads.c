@@ -201,10 +201,10 @@ static void test_binding_leaves_the_processors(void **state) {
 // A real quota, where a test may make control groups of version 1.
 static void test_a_quota_of_half_a_processor(void **state) {
     (void)state;
-    const char *group = "/sys/fs/cgroup/cpu/train_gpt_test";
+    char group[128];
+    snprintf(group, sizeof(group), "/sys/fs/cgroup/cpu/train_gpt_test_%d", (int)getpid());
     if (mkdir(group, 0755) != 0) {
-        print_message("skipped, as no control group can be made here: %s\n", strerror(errno));
-        skip();
+        SKIP_AS("no control group can be made here: %s", strerror(errno));
     }
     const char *run = "sh -c 'echo $$ >%s/cgroup.procs; exec " CLEAN " ./train_gpt " TINY " --plan' | grep ^threads";
     write_file(in_directory(group, "cpu.cfs_quota_us"), "50000", 5);
@@ -222,12 +222,10 @@ static void test_a_quota_of_half_a_processor(void **state) {
 static void test_ranks_share_processors(void **state) {
     (void)state;
 #ifndef USE_MPI
-    print_message("skipped, as this was built without MPI\n");
-    skip();
+    SKIP_AS("this was built without MPI");
 #endif
     if (system("command -v mpirun >/dev/null") != 0) {
-        print_message("skipped, as there is no mpirun\n");
-        skip();
+        SKIP_AS("there is no mpirun");
     }
     cpu_set_t set;
     assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
@@ -267,8 +265,7 @@ static void change_the_team(int n) {
 static void test_a_team_that_changes_ends_the_run(void **state) {
     (void)state;
 #ifndef _OPENMP
-    print_message("skipped, as this was built without OpenMP\n");
-    skip();
+    SKIP_AS("this was built without OpenMP");
 #endif
     expect_command(0, "", "OMP_NUM_THREADS=2 %s --change 2", test_program);
     expect_command(1, "train_gpt: the run began with 2 threads and OpenMP gives 1 now|checkpoint",
@@ -289,8 +286,7 @@ static void expect_no_threads(const char *words, const char *command) {
 static void test_threads_that_cant_be_had(void **state) {
     (void)state;
 #ifndef _OPENMP
-    print_message("skipped, as this was built without OpenMP\n");
-    skip();
+    SKIP_AS("this was built without OpenMP");
 #endif
     const char *shim = "LD_PRELOAD=build/interpose.so";
     char command[1024];
@@ -311,8 +307,7 @@ static void test_threads_that_cant_be_had(void **state) {
 static void test_a_limit_on_processes(void **state) {
     (void)state;
     if (getuid() != 0 || system("command -v setpriv >/dev/null") != 0) {
-        print_message("skipped, as only root can become a user without other processes\n");
-        skip();
+        SKIP_AS("only root can become a user without other processes");
     }
     char command[512];
     for (int n = 1; n <= 5; n++) {
