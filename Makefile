@@ -168,7 +168,7 @@ build/onednn/libdnnl.so.2: $(wildcard tests/onednn/*) Makefile scripts/libraries
 
 $(ONEDNN_PROGRAMS): build/onednn/%: tests/onednn/%.c build/onednn/libdnnl.so.2 $(HEADERS) Makefile
 	@[ ! -e build/onednn/libdnnl.so.2 ] || \
-	$(ONEDNN_COMPILE) -Wno-unused-function -Wno-unused-parameter -DUSE_ONEDNN=1 $< -o $@ build/onednn/libdnnl.so.2 -lm -lpthread
+	$(ONEDNN_COMPILE) -Wno-unused-function -DUSE_ONEDNN=1 $< -o $@ build/onednn/libdnnl.so.2 -lm -lpthread
 
 check-readme: ## the README's table of sources is true
 	@sh scripts/reading_order.sh README.md

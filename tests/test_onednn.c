@@ -24,7 +24,9 @@ enum { N_PLANTS = sizeof(plants) / sizeof(plants[0]) };
 
 static void skip_without_library(void) {
     if (USE_ONEDNN && access("build/onednn/plants", X_OK) == 0) return;
-    print_message("skipped: oneDNN is not there, so nothing can stand in for it\n");
+    static bool said;
+    if (!said) print_message("skipped: oneDNN is not there, so nothing can stand in for it\n");
+    said = true;
     skip();
 }
 
@@ -48,6 +50,14 @@ static void test_plant(void **state) {
     // The twin destroys what it has created.
     expect_command(0, "", STANDIN " OMP_NUM_THREADS=2 ONEDNN_STANDIN_LEAKS=1 build/onednn/plants %s right",
                    plant->name);
+}
+
+// Also where all else is skipped.
+static void test_plants_are_named_once(void **state) {
+    (void)state;
+    for (int i = 0; i < N_PLANTS; i++) {
+        for (int j = 0; j < i; j++) assert_string_not_equal(plants[i].name, plants[j].name);
+    }
 }
 
 static void test_what_is_not_destroyed(void **state) {
@@ -273,9 +283,10 @@ static void test_trainer_allocates_nothing(void **state) {
 }
 
 int main(void) {
-    enum { OTHERS = 11 };
+    enum { OTHERS = 12 };
     static struct CMUnitTest tests[N_PLANTS + OTHERS];
     const struct CMUnitTest others[OTHERS] = {
+        cmocka_unit_test(test_plants_are_named_once),
         cmocka_unit_test(test_what_is_not_destroyed),
         cmocka_unit_test(test_small_teams),
         cmocka_unit_test(test_settings),
