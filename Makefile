@@ -164,7 +164,7 @@ HAS_ONEDNN = sh scripts/libraries.sh $(CC) quiet | grep -q USE_ONEDNN
 build/onednn/libdnnl.so.2: $(wildcard tests/onednn/*) Makefile scripts/libraries.sh | build
 	@$(HAS_ONEDNN) || { echo "skipped, as oneDNN is not there: $@"; exit 0; }; mkdir -p $(@D) && \
 	$(ONEDNN_COMPILE) -fPIC -shared -fvisibility=hidden -DDNNL_DLL -DDNNL_DLL_EXPORTS -Xlinker -soname -Xlinker $(@F) \
-	    -Xlinker -z -Xlinker defs $(ONEDNN_SOURCES) -o $@
+	    -Xlinker -z -Xlinker defs $(ONEDNN_SOURCES) -o $@.new && mv $@.new $@
 
 $(ONEDNN_PROGRAMS): build/onednn/%: tests/onednn/%.c build/onednn/libdnnl.so.2 $(HEADERS) Makefile
 	@[ ! -e build/onednn/libdnnl.so.2 ] || \
