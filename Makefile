@@ -159,14 +159,32 @@ build/bench_emulator: build/emulated/emulator/bench.o build/libemulator.a
 build/interpose.so: tests/interpose.c | build
 	@$(CC) -std=gnu11 -O2 $(WARNINGS) -shared -fPIC $< -o $@ -ldl
 
+# The stand-in for oneDNN (tests/onednn): any program runs on it with LD_LIBRARY_PATH=build/onednn. It is compiled
+# against the library's own header, and not made where that is missing.
+ONEDNN_SOURCES = $(patsubst %,tests/onednn/%.c,objects onednn product)
+ONEDNN_PROGRAMS = build/onednn/plants build/onednn/products
+ONEDNN_COMPILE = $(CC) -std=gnu11 -O3 -g $(NUMBERS) $(WARNINGS) -fopenmp
+HAS_ONEDNN = sh scripts/libraries.sh $(CC) quiet | grep -q USE_ONEDNN
+build/onednn/libdnnl.so.2: $(wildcard tests/onednn/*) Makefile scripts/libraries.sh build/settings | build
+	@$(HAS_ONEDNN) || { echo "skipped, as oneDNN is not there: $@"; exit 0; }; mkdir -p $(@D) && \
+	$(ONEDNN_COMPILE) -fPIC -shared -fvisibility=hidden -DDNNL_DLL -DDNNL_DLL_EXPORTS -Xlinker -soname -Xlinker $(@F) \
+	    -Xlinker -z -Xlinker defs $(ONEDNN_SOURCES) -o $@.new && mv $@.new $@
+
+$(ONEDNN_PROGRAMS): build/onednn/%: tests/onednn/%.c build/onednn/libdnnl.so.2 $(HEADERS) Makefile
+	@[ ! -e build/onednn/libdnnl.so.2 ] || \
+	$(ONEDNN_COMPILE) -Wno-unused-function -DUSE_ONEDNN=1 $< -o $@ build/onednn/libdnnl.so.2 -lm -lpthread
+
 check-readme: ## the README's table of sources is true
 	@sh scripts/reading_order.sh README.md
 
-test: $(if $(RUN)$(SANITIZE),,train_gpt data $(EMULATED_BENCH)) build/make_tokens build/interpose.so $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
+# What the test programs call.
+TEST_TOOLS = build/make_tokens build/interpose.so
+TEST_PROGRAMS = train_gpt data $(ONEDNN_PROGRAMS)
+test: $(TEST_TOOLS) $(if $(RUN)$(SANITIZE),,$(TEST_PROGRAMS) $(EMULATED_BENCH)) $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
 	@$(if $(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
 
-test-machines: train_gpt data build/make_tokens build/interpose.so $(TESTS:%=build/%) ## runs the tests that depend on the machine as other machines would
+test-machines: $(TEST_TOOLS) $(TEST_PROGRAMS) $(TESTS:%=build/%) ## runs the tests that depend on the machine as other machines would
 	@sh tests/machines.sh $(MAKE)
 
 test-all: ## runs all tests with their full grids

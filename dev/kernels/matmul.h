@@ -201,7 +201,8 @@ static inline void matmul_store_row(const MatmulShape *s, void *c, const void *b
         const float *b = number_load(s->a_type, bias, n0, n, bias_block);
         for (size_t i = 0; i < n; i++) to[i] = sums[i] + b[i];
     } else if (s->add) {
-        for (size_t i = 0; i < n; i++) to[i] += sums[i];
+        const float *before = number_load(s->c_type, c, m * s->N + n0, n, c_block);  // a block, or C itself
+        for (size_t i = 0; i < n; i++) to[i] = before[i] + sums[i];
     } else {
         for (size_t i = 0; i < n; i++) to[i] = sums[i];
     }
