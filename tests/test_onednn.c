@@ -231,10 +231,10 @@ static void test_trainer_takes_the_path(void **state) {
         assert_int_equal(number_after(report, "sum "), 0);
         assert_int_equal(number_after(report, "short "), 0);
         free(report);
-        // Three micro-batches: the gradients of the second and the third are added.
+        // Three micro-batches in two steps: the gradients of 9 products of the second and the third are added.
         snprintf(arguments, sizeof(arguments), "-p %s -d 192", RUNS[i].type);
         report = run_trainer(directory, environment, arguments);
-        assert_int_equal(number_after(report, "sum ") > 50, any);
+        assert_int_equal(number_after(report, "sum ") >= 36, any);
         assert_int_equal(number_after(report, "short "), 0);
         free(report);
     }

@@ -83,7 +83,7 @@ int main(int n_words, char **words) {
             if ((variant & 16) && type == FP32) continue;
             Device device;
             memset(&device, 0, sizeof(device));
-            device.threads = device_threads_available();
+            device.threads = omp_get_max_threads();
             device.real = DEVICE_CPU;
             device.matmul = matmul_open(true);
             MatmulShape shape =
