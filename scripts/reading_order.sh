@@ -2,7 +2,7 @@
 # The README's reading order: a Markdown table of the sources with their line counts and their own first lines.
 #   reading_order.sh            prints it
 #   reading_order.sh README.md  checks that the table there is this one; says how to renew it otherwise
-files="train_gpt.cu dev/number.h dev/device.h dev/queue.h dev/cuda.h dev/devices.h dev/disk.h dev/memory.h
+files="train_gpt.cu dev/number.h dev/device.h dev/queue.h dev/cuda.h dev/process.h dev/threads.h dev/devices.h dev/disk.h dev/memory.h
        dev/kernels/vector.h dev/kernels/encoder.h dev/kernels/layernorm.h
        dev/kernels/tile.h dev/kernels/matmul.h dev/kernels/attention.h dev/kernels/mma.h dev/kernels/attention_mma.h
        dev/kernels/residual.h dev/kernels/gelu.h dev/kernels/classifier.h dev/kernels/norm.h dev/kernels/adamw.h
