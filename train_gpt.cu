@@ -372,11 +372,15 @@ static size_t step_targets(const Trainer *m, int64_t step) {
     return n;
 }
 
+// Tokens (B,T), targets (B,T), sorted positions (2BT+1) of a slot.
+static size_t batch_bytes(const Trainer *m) { return (4 * m->config.B * m->config.T + 1) * sizeof(int32_t); }
+
 // The slot that the host may fill next: what was sent from it has arrived.
 static BatchSlot *batch_open(Trainer *m) {
     m->batch.at ^= 1;
     BatchSlot *slot = &m->batch.slots[m->batch.at];
     device_wait_event(&m->device, slot->filled);
+    memory_watch(&m->memory, QUEUES, slot->host_tokens, batch_bytes(m), true);
     return slot;
 }
 
@@ -608,6 +612,7 @@ static void sample(Trainer *m) {
     if (real) {
         printf("--- sample after step %lld\n", (long long)m->step);
         text_open(&text, stdout);
+        memory_watch(memory, QUEUES, tokens, m->config.T * sizeof(int32_t), true);
         memset(tokens, 0, m->config.T * sizeof(int32_t));
         memcpy(tokens, m->prompt, m->n_prompt * sizeof(int32_t));
         size_t first = m->prompt[0] == tokenizer_end_of_text(&m->tokenizer);  // not shown
@@ -666,7 +671,7 @@ static void setup(Trainer *m) {
     Batch *b = &m->batch;
     for (int i = 0; i < 2; i++) {
         BatchSlot *slot = &b->slots[i];
-        const size_t n_bytes = (4 * n + 1) * sizeof(int32_t);
+        const size_t n_bytes = batch_bytes(m);
         slot->tokens = (int32_t *)memory_keep(memory, TIER_DEVICE, KIND_DATA, n_bytes, "tokens, targets");
         slot->host_tokens = (int32_t *)memory_keep(memory, TIER_HOST, KIND_DATA, n_bytes, "tokens, targets");
         slot->filled = device_event(&m->device);

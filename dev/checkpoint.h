@@ -157,6 +157,7 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
     size_t mark = memory_mark(store->memory, TIER_HOST);
     float *values;
     const size_t room = store_push_piece(store, &values, NULL);
+    memory_watch(store->memory, QUEUES, values, room * sizeof(float), true);
     if (real) memset(values, 0, room * sizeof(float));  // a rank other than 0 fills its own parts only
     for (int section = 0; section < CHECKPOINT_SECTIONS; section++) {
         uint64_t hash = (uint64_t)section;
@@ -165,6 +166,7 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
             for (size_t at = 0, n; at < layout->n_elements; at += n) {
                 n = size_min(room, layout->n_elements - at);
                 store_get(store, CHECKPOINT_HOMES[section], block, at, n, values);
+                memory_watch(store->memory, QUEUES, values, n * sizeof(float), false);
                 for (size_t i = 0, first, end; writes && checkpoint_stretch(layout, at, n, &i, &first, &end);) {
                     hash = checkpoint_hash(hash, values + (first - at), (end - first) * sizeof(float));
                     if (!file_write(fd, values + (first - at), (end - first) * sizeof(float))) {
@@ -245,6 +247,7 @@ static inline void checkpoint_load(Store *store, const char *path, bool with_mom
             const BlockLayout *layout = store_layout(store, block);
             for (size_t at = 0, n; at < layout->n_elements; at += n) {
                 n = size_min(room, layout->n_elements - at);
+                memory_watch(store->memory, QUEUES, values, n * sizeof(float), true);
                 if (real) memset(values, 0, n * sizeof(float));
                 for (size_t i = 0, first, end; real && checkpoint_stretch(layout, at, n, &i, &first, &end);) {
                     size_t n_bytes = (end - first) * sizeof(float);

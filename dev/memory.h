@@ -14,7 +14,9 @@
 // the ledger's peak, and the touched top must lie within MEMORY_ALIGN bytes of it (unless the top is a workspace: how
 // much of that is used is a library's affair, or depends on how threads share the work).
 //
-// Only the compute queue touches the stack. After memory_reserve() nothing here allocates. On CUDA the device's slab is
+// Only the compute queue touches the stack; other queues do in the update (update.h), between joins. Where the host is
+// not the compute queue (CUDA), no join holds it: before it writes, or gives back, bytes of its own slab that a queue
+// may still use, it waits for that queue. After memory_reserve() nothing here allocates. On CUDA the device's slab is
 // one allocation on the GPU, and the host's is pinned; the emulator of the tests (EMULATED) is told of every take and
 // then watches over each buffer itself, so there it stands in for the witness. The disk's slab is a swap file (disk.h):
 // addresses of that tier are places in the file. On the CPU device, "device" and "host" are two slabs of the same RAM.
@@ -160,8 +162,26 @@ static inline void memory_check_room(Memory *memory, Tier tier, size_t n_bytes, 
 // ---------------------------------------------------------------------------------------------------------------
 // Takes
 
-// Tells the emulator of the tests which bytes of the slab are a buffer of their own (a take), or no longer.
+// Tells the emulator of the tests that bytes of the host's slab are read or written by the next call on a queue, or, if
+// that is QUEUES, by the host itself now. It ends the run if the host has not waited for what the queues do with them.
+static inline void memory_watch(const Memory *memory, Queue queue, const void *pointer, size_t n_bytes, bool write) {
+#ifdef EMULATED
+    if (memory->device->kind != DEVICE_CUDA || n_bytes == 0) return;
+    if (queue == QUEUES) (write ? emulator_host_writes : emulator_host_reads)(pointer, n_bytes);
+    else (write ? emulator_call_writes : emulator_call_reads)(memory->device->cuda->queues[queue], pointer, n_bytes);
+#else
+    (void)memory;
+    (void)queue;
+    (void)pointer;
+    (void)n_bytes;
+    (void)write;
+#endif
+}
+
+// Tells the emulator of the tests which bytes of the slab are a buffer of their own (a take), or no longer. A buffer of
+// the host's that is given back belongs to whoever takes it next, who may write at once.
 static inline void memory_region(const Memory *memory, Tier tier, void *pointer, size_t n_bytes, const char *owner) {
+    if (tier == TIER_HOST && !owner) memory_watch(memory, QUEUES, pointer, n_bytes, true);
 #ifdef EMULATED
     if (tier != TIER_DEVICE || memory->device->kind != DEVICE_CUDA || n_bytes == 0) return;
     if (owner) emulator_region(pointer, n_bytes, owner, memory->device->cuda->queues[QUEUE_COMPUTE]);
@@ -286,6 +306,7 @@ static inline void memory_poison(const Memory *memory, Tier tier, char *from, si
 #endif
         return;
     }
+    memory_watch(memory, QUEUES, from, n_bytes, true);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) words[i] = MEMORY_POISON;
 }
@@ -297,9 +318,9 @@ static inline size_t memory_untouched(const Memory *memory, Tier tier, const cha
 #ifdef __CUDACC__
     if (memory_on_gpu(memory, tier)) return memory_untouched_cuda(memory->device, from, n_bytes);
 #else
-    (void)memory;
     (void)tier;
 #endif
+    memory_watch(memory, QUEUES, from, n_bytes, false);
     while (i < n && words[i] == MEMORY_POISON) i++;
     return i * sizeof(uint64_t);
 }
@@ -344,6 +365,7 @@ static inline void memory_reserve(Memory *memory, Device *device, const Ledger *
 }
 
 static inline void memory_unreserve(Memory *memory) {
+    device_wait(memory->device);  // an update may still be on its way home; the last join holds the compute queue
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         if (slab->capacity == 0) continue;
@@ -393,6 +415,7 @@ static inline void memory_disk(Memory *memory, Queue queue, char *to, const void
         else memory->disk.n_read += n_bytes;
         return;
     }
+    memory_watch(memory, queue, to, n_bytes, !write);
     device_call(memory->device, queue, write ? memory_call_write : memory_call_read, &call, sizeof(call));
 }
 

@@ -203,7 +203,9 @@ static inline void store_zero_home(Store *store, int home) {
     const Home *h = &store->homes[home];
     size_t n_bytes = store->n_elements / (h->sharded ? (size_t)store->ranks->size : 1) * h->size;
     if (h->tier == TIER_DEVICE) device_zero(store->device, h->base, n_bytes);
-    if (h->tier == TIER_HOST && store->device->kind != DEVICE_PLAN) memset(h->base, 0, n_bytes);
+    if (h->tier != TIER_HOST || store->device->kind == DEVICE_PLAN) return;
+    memory_watch(store->memory, QUEUES, h->base, n_bytes, true);
+    memset(h->base, 0, n_bytes);
 }
 
 // Paddings, moments and gradients start as zero.
@@ -237,6 +239,7 @@ static inline void store_move(Store *store, int home, size_t block, size_t at, s
 // for that, in the compute type.
 static inline void store_put(Store *store, int home, size_t block, size_t at, size_t n, float *values, void *rounded) {
     if (home == HOME_MASTER && store->type != FP32) {
+        memory_watch(store->memory, QUEUES, rounded, n * number_size(store->type), true);
         if (store->device->kind != DEVICE_PLAN) number_store(store->type, rounded, 0, n, values);
         store_move(store, HOME_WEIGHTS, block, at, n, rounded, true);
     }
@@ -279,6 +282,7 @@ static inline void store_initialise(Store *store, uint64_t seed) {
         const BlockLayout *layout = store_layout(store, block);
         for (size_t at = 0, n; at < layout->n_elements; at += n) {
             n = size_min(room, layout->n_elements - at);
+            memory_watch(store->memory, QUEUES, values, n * sizeof(float), true);
             if (real) memset(values, 0, n * sizeof(float));
             for (size_t i = 0; i < layout->n_tensors && real; i++) {
                 const Tensor *tensor = &layout->tensors[i];

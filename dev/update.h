@@ -9,7 +9,8 @@
 //     compute             | piece 0 | piece 1 | ...
 //     stash                         | piece 0 | ...
 //
-// The buffers are on the stack: the step's queues are joined before and after.
+// The buffers are on the stack: the step's queues are joined before and after. Where they are the host's, the host
+// waits as well until the last pieces have left them.
 #ifndef UPDATE_H
 #define UPDATE_H
 
@@ -91,6 +92,15 @@ static inline void update_fetch(Update *u, UpdateSet *set, const UpdatePiece *pi
     device_record(u->store->device, QUEUE_FETCH, set->filled);
 }
 
+// What the host itself computes on.
+static inline void update_watch(const Update *u, const UpdateSet *set, const UpdatePiece *piece) {
+    for (int home = 0; home < HOMES; home++) {
+        if (!update_has(u->store, home)) continue;
+        memory_watch(u->store->memory, QUEUES, update_operand(u, set, home, piece),
+                     piece->n * u->store->homes[home].size, home != HOME_GRADIENTS);
+    }
+}
+
 static inline void update_compute(Update *u, UpdateSet *set, const UpdatePiece *piece) {
     Store *store = u->store;
     const size_t n_decay = store_layout(store, piece->block)->n_decay;
@@ -102,6 +112,7 @@ static inline void update_compute(Update *u, UpdateSet *set, const UpdatePiece *
     if (update_has(store, HOME_MASTER)) master = (float *)update_operand(u, set, HOME_MASTER, piece);
     if (store->device->kind == DEVICE_CUDA && u->tier == TIER_HOST) {
         device_wait_event(store->device, set->filled);
+        update_watch(u, set, piece);
         adamw_cpu(&u->step, store->type, w, master, m, v, g, piece->n, decayed);
     } else {
         device_await(store->device, QUEUE_COMPUTE, set->filled);
@@ -173,6 +184,7 @@ static inline void update_touch(const Update *u) {
     const UpdateSet *last = &u->sets[u->n_sets - 1];
     for (int home = HOMES - 1; home >= 0; home--) {
         if (!last->buffers[home]) continue;
+        if (u->tier == TIER_HOST) memory_watch(u->store->memory, QUEUES, last->buffers[home], MEMORY_ALIGN, true);
         if (u->tier == TIER_DEVICE) device_zero(u->store->device, last->buffers[home], MEMORY_ALIGN);
         else memset(last->buffers[home], 0, MEMORY_ALIGN);
         return;
@@ -209,6 +221,7 @@ static inline void store_update(Store *store, const AdamW *step) {
         update_touch(&u);
     }
     store_join(store);
+    if (u.tier == TIER_HOST) device_wait_event(store->device, store->joins[QUEUE_STASH]);
     for (int t = 0; t < TIERS; t++) memory_release(store->memory, (Tier)t, marks[t]);
 }
 

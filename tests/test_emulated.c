@@ -309,13 +309,180 @@ static void test_tune(void **state) {
     remove_directory(directory);
 }
 
-int main(void) {
+// ---------------------------------------------------------------------------------------------------------------
+// AdamW on the host: what its pieces leave from is the host's stack, and the host has it back when the update ends
+
+enum { AFTER_NOTHING, AFTER_VALIDATION, AFTER_SAMPLE, AFTER_SAVE, AFTER_ALL };
+
+// What comes between steps, each of which has its own way with the host's memory, and what it gave.
+typedef struct {
+    RunResult run;
+    double validations[2];
+    uint64_t samples[2], saved[2];
+} Between;
+
+typedef struct {
+    const char *order, *directory, *line;
+    int after;
+    Between *between;  // in memory that the processes share
+} BetweenChild;
+
+static void run_between(void *argument) {
+    const BetweenChild *child = (const BetweenChild *)argument;
+    Between *b = child->between;
+    setenv("EMULATOR_STREAMS", child->order, 1);
+    Trainer *m = open_trainer("-i random -m 1 -g 2 -e 3x32x2 --vocab 67 -t 8 -b 1 --device cuda -o %s %s",
+                              child->directory, child->line);
+    trainer_start(m);
+    for (int i = 0; i < 2; i++) {
+        StepRow row;
+        memset(&row, 0, sizeof(row));
+        train_step(m, &row);
+        b->run.losses[i] = row.train_loss;
+        b->run.norms[i] = row.norm;
+        if (child->after == AFTER_VALIDATION || child->after == AFTER_ALL) b->validations[i] = validate(m);
+        if (child->after == AFTER_SAMPLE || child->after == AFTER_ALL) {
+            sample(m);
+            b->samples[i] = checkpoint_hash(1, m->batch.slots[0].host_tokens, 2 * sizeof(int32_t));
+        }
+        if (child->after == AFTER_SAVE || child->after == AFTER_ALL) {
+            char path[PATH_MAX];
+            CheckpointHeader header;
+            save(m);
+            checkpoint_path(path, sizeof(path), child->directory, m->step);
+            if (checkpoint_check(path, &header)) die("%s is not good", path);
+            b->saved[i] = checkpoint_hash(1, header.hashes, sizeof(header.hashes));
+        }
+    }
+    b->run.state = state_hash(m);
+    trainer_close(m);
+}
+
+// Everything in between in the eager order, and each alone in the laziest, and nothing: the same bits, also of what was
+// done in between.
+static void check_between(const char *directory, const char *line) {
+    static const struct {
+        const char *order;
+        int after;
+    } RUNS[] = {{"laziest", AFTER_VALIDATION}, {"laziest", AFTER_SAMPLE}, {"laziest", AFTER_SAVE},
+                {"1", AFTER_NOTHING}};
+    Between *b = (Between *)mmap(NULL, 2 * sizeof(Between), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(b != MAP_FAILED);
+    BetweenChild child = {"eager", directory, line, AFTER_ALL, b};
+    expect_exit(run_between, &child, 0, "");
+    for (size_t i = 0; i < sizeof(RUNS) / sizeof(RUNS[0]); i++) {
+        child.order = RUNS[i].order;
+        child.after = RUNS[i].after;
+        child.between = b + 1;
+        memset(b + 1, 0, sizeof(b[1]));
+        expect_exit(run_between, &child, 0, "");
+        char what[512];
+        snprintf(what, sizeof(what), "%s, %s, after a step %d", line, child.order, child.after);
+        assert_same_run(&b[0].run, &b[1].run, what);
+        for (int step = 0; step < 2; step++) {
+            if (child.after == AFTER_VALIDATION && b[1].validations[step] != b[0].validations[step]) {
+                fail_msg("%s: validation losses %.9g, %.9g", what, b[0].validations[step], b[1].validations[step]);
+            }
+            if (child.after == AFTER_SAMPLE && b[1].samples[step] != b[0].samples[step]) {
+                fail_msg("%s: another sample", what);
+            }
+            if (child.after == AFTER_SAVE && b[1].saved[step] != b[0].saved[step]) {
+                fail_msg("%s: another checkpoint", what);
+            }
+        }
+    }
+    munmap(b, 2 * sizeof(Between));
+}
+
+// Every home with the update on the host; a piece per block, and more blocks than sets of buffers. TEST_ALL=1: in both
+// types; otherwise they take turns.
+static void test_update_on_host(void **state) {
+    (void)state;
+    static const char *const tiers[] = {"", "host", "disk"};
+    char directory[256], line[256];
+    make_directory(directory);
+    for (int i = 0; i < 36; i++) {
+        const int type = i % 2, optimizer = 1 + i / 2 % 2, weights = i / 4 % 3, gradients = i / 12;
+        if (!getenv("TEST_ALL") && type != (optimizer + weights + gradients) % 2) continue;
+        int n = snprintf(line, sizeof(line), "-p %s --offload optimizer=%s", number_name(type ? BF16 : FP32),
+                         tiers[optimizer]);
+        if (weights) n += snprintf(line + n, sizeof(line) - (size_t)n, ",weights=%s", tiers[weights]);
+        if (gradients) snprintf(line + n, sizeof(line) - (size_t)n, ",gradients=%s", tiers[gradients]);
+        check_between(directory, line);
+    }
+    remove_directory(directory);
+}
+
+// What the host does with bytes of its slab while a queue still uses them, each in the trainer's own function.
+enum { EARLY_RELEASE, EARLY_RELEASE_OF_CALL, EARLY_POISON, EARLY_TOKENS, EARLY_SAMPLE, EARLY_SAVE, EARLIES };
+
+typedef struct {
+    const char *order, *directory;
+    int what;
+    bool waits;
+} Early;
+
+static void use_early(void *argument) {
+    const Early *early = (const Early *)argument;
+    setenv("EMULATOR_STREAMS", early->order, 1);
+    Trainer *m = open_trainer("-i random -m 1 -g 2 --offload optimizer=disk --device cuda -o %s %s", early->directory,
+                              MODELS[0]);
+    trainer_start(m);
+    if (early->what == EARLY_SAVE) save(m);  // the first one's poison would be found instead
+    const size_t mark = memory_mark(&m->memory, TIER_HOST);
+    char *from = (char *)memory_push_aligned(&m->memory, TIER_HOST, KIND_FILES, MEMORY_PAGE, MEMORY_PAGE, "early");
+    if (early->what > EARLY_RELEASE_OF_CALL) memory_release(&m->memory, TIER_HOST, mark);
+    if (early->what == EARLY_TOKENS) from = (char *)m->batch.slots[m->batch.at ^ 1].host_tokens;
+    if (early->what == EARLY_SAMPLE) from = (char *)m->batch.slots[0].host_tokens;
+    if (early->what == EARLY_RELEASE_OF_CALL) {
+        memory_transfer(&m->memory, QUEUE_STASH, TIER_DISK, store_at(&m->store, HOME_M, 0, 0), TIER_HOST, from,
+                        MEMORY_PAGE);
+    } else {
+        device_copy(&m->device, QUEUE_STASH, m->batch.losses, from, 64);
+    }
+    device_record(&m->device, QUEUE_STASH, m->store.stashed);
+    if (early->waits) device_wait_event(&m->device, m->store.stashed);
+    switch (early->what) {
+    case EARLY_POISON: memory_begin(&m->memory, PHASE_VALIDATION); break;
+    case EARLY_TOKENS: batch_open(m); break;
+    case EARLY_SAMPLE: sample(m); break;
+    case EARLY_SAVE: save(m); break;
+    default: memory_release(&m->memory, TIER_HOST, mark); break;
+    }
+    trainer_close(m);
+}
+
+// The emulator finds a wait of the host that is missing, in any order of streams.
+static void test_missing_waits(void **state) {
+    (void)state;
+#ifdef EMULATED
+    static const char *const orders[] = {"laziest", "eager", "1"};
+    char directory[256];
+    make_directory(directory);
+    for (int i = 0; i < EARLIES * 3; i++) {
+        Early early = {orders[i % 3], directory, i / 3, false};
+        expect_exit(use_early, &early, 1,
+                    early.what == EARLY_RELEASE_OF_CALL
+                        ? "race with the host|write of pinned host memory|read by a host function"
+                        : "race with the host|write of pinned host memory|read by cudaMemcpy of 64 bytes");
+        early.waits = true;
+        if (i % 3 == 0) expect_exit(use_early, &early, 0, "");
+    }
+    remove_directory(directory);
+#else
+    (void)use_early;
+#endif
+}
+
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_configurations),  cmocka_unit_test(test_recompute_same_bits),
         cmocka_unit_test(test_step_waits_for_nothing), cmocka_unit_test(test_checkpoint_across_devices),
         cmocka_unit_test(test_skipped_step),    cmocka_unit_test(test_overflow_moves_nothing),
         cmocka_unit_test(test_plan_for_a_gpu),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_tune),
+        cmocka_unit_test(test_tune),            cmocka_unit_test(test_update_on_host),
+        cmocka_unit_test(test_missing_waits),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

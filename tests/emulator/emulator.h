@@ -58,6 +58,11 @@ void emulator_devices(int n);
 void emulator_host_reads(const void *pointer, size_t n_bytes);
 void emulator_host_writes(const void *pointer, size_t n_bytes);
 
+// The host function that is launched on `stream` next reads or writes pinned host memory. Said before it is launched,
+// so that it counts whenever the function may run.
+void emulator_call_reads(void *stream, const void *pointer, size_t n_bytes);
+void emulator_call_writes(void *stream, const void *pointer, size_t n_bytes);
+
 // Called with the message before the process would end; it may longjmp out of a test, or return.
 void emulator_on_fault(void (*handler)(const char *message));
 

@@ -1,8 +1,9 @@
 // host.c - pinned host memory: what the streams and the host do with the same bytes must be ordered.
 //
 // Loads and stores of the host can't be seen. What is known: copies, and what a program says with
-// emulator_host_reads/writes. Order is known when an operation is appended, so that is when a copy is checked, whenever
-// it may execute; a host function is checked when it executes.
+// emulator_host_reads/writes and emulator_call_reads/writes. Order is known when an operation is appended, so that is
+// when a copy is checked, whenever it may execute, and a host function of which the program has said before what it
+// touches; one that says it itself is checked when it executes.
 //
 // Invariant: of two notes on the same bytes, one of them a write, one is ordered before the other.
 #include "state.h"
@@ -94,4 +95,18 @@ void emulator_host_writes(const void *pointer, size_t n_bytes) {
     pthread_mutex_lock(&emulator.lock);
     host_access(pointer, n_bytes, ACCESS_WRITE);
     pthread_mutex_unlock(&emulator.lock);
+}
+
+static void call_access(cudaStream_t stream, const void *pointer, size_t n_bytes, AccessKind kind) {
+    if (memory_is_pinned(pointer, n_bytes)) host_touch(stream, pointer, n_bytes, kind, "a host function");
+}
+
+void emulator_call_reads(void *stream, const void *pointer, size_t n_bytes) {
+    API_ENTER;
+    call_access(stream, pointer, n_bytes, ACCESS_READ);
+}
+
+void emulator_call_writes(void *stream, const void *pointer, size_t n_bytes) {
+    API_ENTER;
+    call_access(stream, pointer, n_bytes, ACCESS_WRITE);
 }

@@ -840,6 +840,30 @@ static void pinned_host(bool bug) {
     CHECK(cudaHostUnregister(&x));
 }
 
+static void do_nothing(void *argument) { (void)argument; }
+
+static void pinned_call(bool bug) {
+    Streams s = streams();
+    float *x = fresh(1000), *pinned = pinned_numbers(1000);
+    CHECK(cudaMemcpyAsync(x, pinned, 4000, cudaMemcpyHostToDevice, s.a));
+    if (!bug) order(s, s.a, s.b);
+    emulator_call_reads(s.b, pinned, 4000);
+    emulator_call_writes(s.b, pinned + 999, 4);
+    CHECK(cudaLaunchHostFunc(s.b, do_nothing, NULL));
+    finish();
+}
+
+static void pinned_host_after_call(bool bug) {
+    Streams s = streams();
+    float *pinned = pinned_numbers(1000);
+    emulator_call_writes(s.a, pinned, 4000);
+    CHECK(cudaLaunchHostFunc(s.a, do_nothing, NULL));
+    CHECK(cudaEventRecord(s.event, s.a));
+    if (!bug) CHECK(cudaEventSynchronize(s.event));
+    emulator_host_reads(pinned + 999, 4);
+    finish();
+}
+
 static void pinned_partly(bool bug) {
     float *x = numbers(1000), *host = (float *)malloc(4000);
     CHECK(cudaHostRegister(host, 2000, 0));
@@ -1134,6 +1158,8 @@ const Plant PLANTS[] = {
     PLANT(pinned_copies, "race between streams|pinned host memory|cudaMemcpy of 4 bytes|cudaMemcpy of 4000 bytes"),
     PLANT(pinned_host_function, "race between streams|pinned host memory|a host function|read by cudaMemcpy"),
     PLANT(pinned_host, "race with the host|write of pinned host memory|read by cudaMemcpy of 4000 bytes"),
+    PLANT(pinned_call, "race between streams|write of pinned host memory|a host function|read by cudaMemcpy"),
+    PLANT(pinned_host_after_call, "race with the host|read of pinned host memory|write by a host function"),
     PLANT(pinned_partly, "invalid argument|2004 bytes|partly pinned"),
     PLANT(pageable, "pageable memory|cudaMemcpyAsync of 4000 bytes"),
     PLANT(wrong_device, "wrong device|device is 2|device 0"),
