@@ -27,7 +27,7 @@
 // math library's use (frames of 25 KiB, gcc -fstack-usage; a run of oneDNN lives with 32 KiB).
 enum { THREADS_MOST = 4096, THREADS_STACK = 256 << 10 };
 // How often a waiting thread looks before it sleeps, in turns of libgomp's loop; see dev/PERFORMANCE.md.
-#define THREADS_SPIN "1000"
+#define THREADS_SPIN "500"
 
 // How many threads a parallel region has.
 static inline int threads_team(void) {
