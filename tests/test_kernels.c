@@ -303,7 +303,7 @@ static void execute(Run *run) {
         if (pass == 1 && run->hash != hash) fail_msg("%s: other bits the second time", run->name);
         hash = run->hash;
     }
-    memory_unreserve(&run->memory);
+    memory_close(&run->memory);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
