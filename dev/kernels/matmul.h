@@ -26,6 +26,9 @@
 #define USE_ONEDNN 0
 #endif
 #if USE_ONEDNN
+#ifndef _OPENMP
+#error "oneDNN's threads are OpenMP's, which must say how many there are: build with OpenMP, or without oneDNN"
+#endif
 #include <oneapi/dnnl/dnnl.h>
 #endif
 
