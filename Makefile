@@ -17,7 +17,9 @@ NUMBERS = -march=$(ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math
 C11 = -x c -std=c11 $(CFLAGS) $(NUMBERS) $(WARNINGS)
 
 PROGRAM = train_gpt.cu
-HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h)
+# The CUDA half of X.h is X.cuh, which X.h includes; a .cuh without a .h is what these share.
+CUDA_HALVES = $(wildcard dev/kernels/*.cuh)
+HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h) $(CUDA_HALVES)
 TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emul%,$(wildcard tests/test_*.c))))
 UNIT_TESTS = test_data test_kernels test_memory test_queue test_disk
 # RUN=valgrind: the unit tests under valgrind, which does not know every instruction of a new processor.
@@ -211,11 +213,21 @@ asan: ## the unit and model tests under the address and undefined-behaviour sani
 	@$(MAKE) --no-print-directory test TESTS="$(UNIT_TESTS) test_model" CFLAGS="-O1" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all"
 
-check-headers: ## every header compiles alone and twice, as C and as C++
-	@for header in $(HEADERS); do for language in c++:-std=c++17 c:-std=c11; do \
-	    printf '#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' $$header $$header | \
-	    $(CC) -x $${language%%:*} $${language##*:} -march=$(ARCH) -I. $(WARNINGS) -Wno-unused-function -Werror \
-	    -fsyntax-only -fopenmp - || exit 1; done; done; echo "check-headers: $(words $(HEADERS)) headers"
+INCLUDED_TWICE = printf '\#ifndef _GNU_SOURCE\n\#define _GNU_SOURCE\n\#endif\n\#include "%s"\n\#include "%s"\nint main(void) { return 0; }\n'
+PLAIN_HEADERS = $(filter %.h,$(HEADERS))
+NVCC_HEADERS = $(wildcard dev/kernels/*.h) $(foreach half,$(CUDA_HALVES),$(if $(wildcard $(half:.cuh=.h)),,$(half)))
+check-headers: ## every header compiles alone and twice, as C, as C++ and by nvcc; CUDA halves have one place
+	@for header in $(PLAIN_HEADERS); do for language in c++:-std=c++17 c:-std=c11; do \
+	    $(INCLUDED_TWICE) $$header $$header | $(CC) -x $${language%%:*} $${language##*:} -march=$(ARCH) -I. $(WARNINGS) \
+	    -Wno-unused-function -Werror -fsyntax-only -fopenmp - || exit 1; done; done
+	@if grep -n __CUDACC__ $(CUDA_HALVES); then echo "check-headers: a .cuh is CUDA throughout" >&2; exit 1; fi
+	@for half in $(CUDA_HALVES); do header=$${half%.cuh}.h; [ ! -e $$header ] || \
+	    [ "$$(grep -cE "include \"([^\"]*/)?$${half##*/}\"" $(HEADERS) /dev/null | grep -v ':0$$')" = "$$header:1" ] || \
+	    { echo "check-headers: $$half is to be included by $$header, in one place" >&2; exit 1; }; done
+	@$(if $(NVCC),for header in $(NVCC_HEADERS); do $(INCLUDED_TWICE) $$header $$header | $(NVCC) -x cu -std=c++17 \
+	    -arch=sm_80 --ptx -fdevice-syntax-only -Werror all-warnings -diag-suppress 177 -I. -o /dev/null - || exit 1; \
+	    done,echo "skipped, as there is no nvcc: the CUDA halves")
+	@echo "check-headers: $(words $(HEADERS)) headers"
 
 # The same text as C11 and C++17 without warnings, and the same numbers from both programs.
 check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's and g++'s programs give the same bits

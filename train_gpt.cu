@@ -18,6 +18,7 @@
 #include "dev/devices.h"
 #include "dev/flags.h"
 #include "dev/kernels/attention.h"
+#include "dev/kernels/bias.h"
 #include "dev/kernels/classifier.h"
 #include "dev/kernels/encoder.h"
 #include "dev/kernels/gelu.h"
@@ -213,7 +214,7 @@ static void layer_backward_matmul(Trainer *m, size_t l, int weight, int bias, vo
     Number type = m->config.type;
     Store *store = &m->store;
     if (bias >= 0) {
-        matmul_backward_bias(&m->device, &m->memory, type, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
+        bias_backward(&m->device, &m->memory, type, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
     }
     matmul_backward_weight(&m->device, &m->memory, type, tensor_gradients(store, l + 1, weight), dout, in, rows, IC,
                            OC, add);
