@@ -47,18 +47,18 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(
 # The libraries of the program for GPUs, as nvcc takes them.
 CUDA_LIBRARIES = sh scripts/libraries.sh $(CC) cuda=$(NVCC) | sed -E 's/-fopenmp|-Wno-unknown-pragmas/-Xcompiler &/'
 
-# Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
+# Tests of CUDA code on the emulator (dev/emulator); they need nvcc, but no GPU.
 EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated emulated/test_ranks
 EMULATED_BENCH = $(if $(RUN)$(SANITIZE),,$(if $(NVCC),build/emulated/bench_gpu))
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))
 
-# The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
+# The CUDA emulator (dev/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
 # NCCL's stand-in needs its header; without it the rest is built.
 NCCL_HEADER = $(firstword $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h))
 USE_NCCL = $(if $(NCCL_HEADER),-DUSE_NCCL=1)
-EMULATOR_OBJECTS = $(patsubst tests/emulator/%.c,build/emulator/%.o, \
-    $(filter-out $(if $(NCCL_HEADER),,tests/emulator/nccl%),$(wildcard tests/emulator/*.c)))
-EMULATOR_HEADERS = $(wildcard tests/emulator/*.h)
+EMULATOR_OBJECTS = $(patsubst dev/emulator/%.c,build/emulator/%.o, \
+    $(filter-out $(if $(NCCL_HEADER),,dev/emulator/nccl%),$(wildcard dev/emulator/*.c)))
+EMULATOR_HEADERS = $(wildcard dev/emulator/*.h)
 # What makes an object that the emulator can run: PTX for sm_80 as text, with line numbers.
 NVCC_EMULATED = -gencode arch=compute_80,code=compute_80 --no-compress
 # What such a program is linked with, instead of -lcudart -lcublasLt; by $(CXX).
@@ -73,7 +73,7 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: FORCE help setup train data test test-all test-machines bench bench-offload table emulated asan check-headers check-compilers check-cuda \
+.PHONY: FORCE help setup train data test test-all test-machines test-emulator bench bench-offload table emulated emulator asan check-headers check-compilers check-cuda \
     check-readme gpu-programs bench-gpu gpu-resources clean
 
 help: ## lists the targets
@@ -105,10 +105,10 @@ else
 endif
 	@mv $@.new $@
 
-emulated: train_gpt_emulated ## ./train_gpt_emulated: the trainer whose cuda device is the emulator of tests/emulator
+emulated: train_gpt_emulated ## ./train_gpt_emulated: the trainer whose cuda device is the emulator
 
 # Programs for nvcc, with the emulator in place of a GPU.
-NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED $(USE_NCCL) $(MPI_COMPILE) -Itests/emulator -Xcompiler -fopenmp
+NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED $(USE_NCCL) $(MPI_COMPILE) -Idev/emulator -Xcompiler -fopenmp
 build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile $(BUILD)/settings | build
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -c $< -o $@
 
@@ -138,24 +138,30 @@ $(BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Make
 	@mkdir -p $(@D) && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) $< -o $@ $$libraries -lcmocka
 
-build/emulator/%.o: tests/emulator/%.c $(EMULATOR_HEADERS) Makefile $(BUILD)/settings
+build/emulator/%.o: dev/emulator/%.c $(EMULATOR_HEADERS) Makefile $(BUILD)/settings
 	@mkdir -p $(@D) && $(CC) -std=gnu11 -D_GNU_SOURCE -O3 -g $(NUMBERS) $(WARNINGS) -I$(CUDA_HOME)/include -c $< -o $@
 
 build/libemulator.a: $(EMULATOR_OBJECTS)
 	@rm -f $@ && ar rcs $@ $^
 
-# Any .cu below tests/ becomes an object for the emulator: build/emulated/NAME.o
-build/emulated/%.o: tests/%.cu $(EMULATOR_HEADERS) Makefile
-	@mkdir -p $(@D) && $(NVCC) $(NVCC_FLAGS) $(NVCC_EMULATED) -Itests/emulator -c $< -o $@
+NO_NVCC = echo "skipped, as there is no nvcc:"
+emulator: $(if $(NVCC),build/libemulator.a) ## the CUDA emulator alone, a library for any program: build/libemulator.a
+	@$(if $(NVCC),echo "dev/emulator/README.md says how to link a program with $<",$(NO_NVCC) $@)
 
-# A program of tests/ whose other half is CUDA code for the emulator.
-$(BUILD)/test_emulator: tests/test_emulator.c \
-    $(patsubst %,build/emulated/emulator/%.o,plants families products $(if $(NCCL_HEADER),ranks)) \
-    build/libemulator.a $(wildcard tests/*.h) Makefile | build
-	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(USE_NCCL) -c $< -o $@.o && \
-	$(CXX) $@.o $(filter %.o,$^) $(EMULATOR_LIBRARIES) -lcmocka -o $@
+# Its own tests: a program of which one half is CUDA code that nvcc makes for the emulator.
+EMULATOR_TESTS = $(patsubst %,build/emulator/tests/%.o,plants families products $(if $(NCCL_HEADER),ranks))
+build/emulator/tests/%.o: dev/emulator/tests/%.cu dev/emulator/tests/plants.h $(EMULATOR_HEADERS) Makefile
+	@mkdir -p $(@D) && $(NVCC) $(NVCC_FLAGS) $(NVCC_EMULATED) -Idev/emulator -c $< -o $@
 
-build/bench_emulator: build/emulated/emulator/bench.o build/libemulator.a
+$(BUILD)/test_emulator: dev/emulator/tests/test_emulator.c dev/emulator/tests/plants.h $(EMULATOR_TESTS) \
+    build/libemulator.a tests/test_helpers.h Makefile | build
+	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(USE_NCCL) -Idev/emulator -Itests \
+	    -c $< -o $@.o && $(CXX) $@.o $(EMULATOR_TESTS) $(EMULATOR_LIBRARIES) -lcmocka -o $@
+
+test-emulator: $(if $(NVCC),$(BUILD)/test_emulator) ## runs the emulator's own tests
+	@$(if $(NVCC),sh tests/run.sh "$(RUN)" $<,$(NO_NVCC) $@)
+
+build/bench_emulator: build/emulator/tests/bench.o build/libemulator.a
 	@$(CXX) $^ $(EMULATOR_LIBRARIES) -o $@
 
 build/interpose.so: tests/interpose.c | build

@@ -1,4 +1,4 @@
-// test_emulated.c - the whole trainer on the CUDA device, executed by the emulator (tests/emulator), compiled by nvcc.
+// test_emulated.c - the whole trainer on the CUDA device, executed by the emulator (dev/emulator), compiled by nvcc.
 // Built for a real GPU (make gpu-programs) the same tests run there, but for those of what only an emulator can tell.
 //
 // Every run is a child process, since the emulator takes its order of streams from the environment when it starts. The
