@@ -142,7 +142,7 @@ static void product_sample(Trainer *m, Product *p, float *tiles) {
         matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device.threads);
     } else {
 #if USE_ONEDNN
-        matmul_onednn_cpu(m->device.matmul, entry, p->c, p->a, p->b, NULL, tiles);
+        matmul_onednn_cpu(&m->device.matmul->library, &entry->onednn, false, p->c, p->a, p->b, NULL, tiles);
 #endif
     }
     double t1 = device_seconds();
