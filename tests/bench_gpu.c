@@ -409,6 +409,7 @@ int main(int argc, char **argv) {
     Bench *b = &bench;
     char text[512];
     double memory = 0;
+    Ranks ranks;
     bool tiny = argc > 1 && strcmp(argv[argc - 1], "tiny") == 0;
     const char *type = argc > 1 + tiny ? argv[1] : "bf16";
     b->type = NUMBERS;
@@ -417,7 +418,8 @@ int main(int argc, char **argv) {
     }
     if (argc > 2 + tiny || b->type == NUMBERS) die("usage: bench_gpu [bf16|fp16|fp32] [tiny]");
     b->samples = tiny ? SAMPLES_TINY : SAMPLES;
-    device_open(&b->device, "cuda", &memory, 0, 1);
+    ranks_plan(&ranks, 1);
+    device_open(&b->device, "cuda", &memory, &ranks);
     device_describe(&b->device, b->type, text, sizeof(text));
     CUDA_CHECK(cudaEventCreate(&b->begin));
     CUDA_CHECK(cudaEventCreate(&b->end));
