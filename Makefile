@@ -240,8 +240,9 @@ check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's a
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) $(C11) -Werror $(PROGRAM) -o build/train_gpt_c -x none $$libraries && \
 	$(CXX) -x c++ -std=c++17 $(CFLAGS) $(NUMBERS) $(WARNINGS) -Werror $(PROGRAM) -o build/train_gpt_cpp -x none $$libraries && \
-	{ ! command -v clang >/dev/null || clang $(C11) -Werror -Wno-unknown-pragmas -fsyntax-only \
-	    $$(echo $$libraries | sed 's/-fopenmp//; s/ -[lL][^ ]*//g; s/ -Xlinker [^ ]*//g') $(PROGRAM); }
+	{ ! command -v clang >/dev/null || clang $(C11) -Werror -fsyntax-only \
+	    $$(echo $$libraries | sed 's/ -[lL][^ ]*//g; s/ -Xlinker [^ ]*//g') \
+	    -idirafter "$$(dirname "$$($(CC) -print-file-name=include/omp.h)")" $(PROGRAM); }
 	@for precision in fp32 bf16; do for language in c cpp; do \
 	    build/train_gpt_$$language -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -r 2 -p $$precision -x 3 -n 3 -m 2 \
 	    -o build/compilers_$$language >build/compilers_$$language.log || exit 1; done; \
