@@ -17,7 +17,9 @@ NUMBERS = -march=$(ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math
 C11 = -x c -std=c11 $(CFLAGS) $(NUMBERS) $(WARNINGS)
 
 PROGRAM = train_gpt.cu
-HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h)
+# The CUDA half of X.h is X.cuh, which X.h includes; a .cuh without a .h is what these share.
+CUDA_HALVES = $(wildcard dev/kernels/*.cuh)
+HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h) $(CUDA_HALVES)
 TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emul%,$(wildcard tests/test_*.c))))
 UNIT_TESTS = test_data test_kernels test_memory test_queue test_disk
 # RUN=valgrind: the unit tests under valgrind, which does not know every instruction of a new processor.
@@ -45,18 +47,18 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(
 # The libraries of the program for GPUs, as nvcc takes them.
 CUDA_LIBRARIES = sh scripts/libraries.sh $(CC) cuda=$(NVCC) | sed -E 's/-fopenmp|-Wno-unknown-pragmas/-Xcompiler &/'
 
-# Tests of CUDA code on the emulator (tests/emulator); they need nvcc, but no GPU.
+# Tests of CUDA code on the emulator (dev/emulator); they need nvcc, but no GPU.
 EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated emulated/test_ranks
 EMULATED_BENCH = $(if $(RUN)$(SANITIZE),,$(if $(NVCC),build/emulated/bench_gpu))
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))
 
-# The CUDA emulator (tests/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
+# The CUDA emulator (dev/emulator): objects that nvcc makes run without a GPU. Needs nvcc, not a driver.
 # NCCL's stand-in needs its header; without it the rest is built.
 NCCL_HEADER = $(firstword $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h))
 USE_NCCL = $(if $(NCCL_HEADER),-DUSE_NCCL=1)
-EMULATOR_OBJECTS = $(patsubst tests/emulator/%.c,build/emulator/%.o, \
-    $(filter-out $(if $(NCCL_HEADER),,tests/emulator/nccl%),$(wildcard tests/emulator/*.c)))
-EMULATOR_HEADERS = $(wildcard tests/emulator/*.h)
+EMULATOR_OBJECTS = $(patsubst dev/emulator/%.c,build/emulator/%.o, \
+    $(filter-out $(if $(NCCL_HEADER),,dev/emulator/nccl%),$(wildcard dev/emulator/*.c)))
+EMULATOR_HEADERS = $(wildcard dev/emulator/*.h)
 # What makes an object that the emulator can run: PTX for sm_80 as text, with line numbers.
 NVCC_EMULATED = -gencode arch=compute_80,code=compute_80 --no-compress
 # What such a program is linked with, instead of -lcudart -lcublasLt; by $(CXX).
@@ -71,7 +73,7 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: FORCE help setup train data test test-all test-machines bench bench-offload table emulated asan check-headers check-compilers check-cuda \
+.PHONY: FORCE help setup train data test test-all test-machines test-emulator bench bench-offload table emulated emulator asan check-headers check-compilers check-cuda \
     check-readme gpu-programs bench-gpu gpu-resources clean
 
 help: ## lists the targets
@@ -103,10 +105,10 @@ else
 endif
 	@mv $@.new $@
 
-emulated: train_gpt_emulated ## ./train_gpt_emulated: the trainer whose cuda device is the emulator of tests/emulator
+emulated: train_gpt_emulated ## ./train_gpt_emulated: the trainer whose cuda device is the emulator
 
 # Programs for nvcc, with the emulator in place of a GPU.
-NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED $(USE_NCCL) $(MPI_COMPILE) -Itests/emulator -Xcompiler -fopenmp
+NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED $(USE_NCCL) $(MPI_COMPILE) -Idev/emulator -Xcompiler -fopenmp
 build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile $(BUILD)/settings | build
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -c $< -o $@
 
@@ -136,24 +138,30 @@ $(BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Make
 	@mkdir -p $(@D) && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) $< -o $@ $$libraries -lcmocka
 
-build/emulator/%.o: tests/emulator/%.c $(EMULATOR_HEADERS) Makefile $(BUILD)/settings
+build/emulator/%.o: dev/emulator/%.c $(EMULATOR_HEADERS) Makefile $(BUILD)/settings
 	@mkdir -p $(@D) && $(CC) -std=gnu11 -D_GNU_SOURCE -O3 -g $(NUMBERS) $(WARNINGS) -I$(CUDA_HOME)/include -c $< -o $@
 
 build/libemulator.a: $(EMULATOR_OBJECTS)
 	@rm -f $@ && ar rcs $@ $^
 
-# Any .cu below tests/ becomes an object for the emulator: build/emulated/NAME.o
-build/emulated/%.o: tests/%.cu $(EMULATOR_HEADERS) Makefile
-	@mkdir -p $(@D) && $(NVCC) $(NVCC_FLAGS) $(NVCC_EMULATED) -Itests/emulator -c $< -o $@
+NO_NVCC = echo "skipped, as there is no nvcc:"
+emulator: $(if $(NVCC),build/libemulator.a) ## the CUDA emulator alone, a library for any program: build/libemulator.a
+	@$(if $(NVCC),echo "dev/emulator/README.md says how to link a program with $<",$(NO_NVCC) $@)
 
-# A program of tests/ whose other half is CUDA code for the emulator.
-$(BUILD)/test_emulator: tests/test_emulator.c \
-    $(patsubst %,build/emulated/emulator/%.o,plants families products $(if $(NCCL_HEADER),ranks)) \
-    build/libemulator.a $(wildcard tests/*.h) Makefile | build
-	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(USE_NCCL) -c $< -o $@.o && \
-	$(CXX) $@.o $(filter %.o,$^) $(EMULATOR_LIBRARIES) -lcmocka -o $@
+# Its own tests: a program of which one half is CUDA code that nvcc makes for the emulator.
+EMULATOR_TESTS = $(patsubst %,build/emulator/tests/%.o,plants families products $(if $(NCCL_HEADER),ranks))
+build/emulator/tests/%.o: dev/emulator/tests/%.cu dev/emulator/tests/plants.h $(EMULATOR_HEADERS) Makefile
+	@mkdir -p $(@D) && $(NVCC) $(NVCC_FLAGS) $(NVCC_EMULATED) -Idev/emulator -c $< -o $@
 
-build/bench_emulator: build/emulated/emulator/bench.o build/libemulator.a
+$(BUILD)/test_emulator: dev/emulator/tests/test_emulator.c dev/emulator/tests/plants.h $(EMULATOR_TESTS) \
+    build/libemulator.a tests/test_helpers.h Makefile | build
+	@mkdir -p $(@D) && $(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(USE_NCCL) -Idev/emulator -Itests \
+	    -c $< -o $@.o && $(CXX) $@.o $(EMULATOR_TESTS) $(EMULATOR_LIBRARIES) -lcmocka -o $@
+
+test-emulator: $(if $(NVCC),$(BUILD)/test_emulator) ## runs the emulator's own tests
+	@$(if $(NVCC),sh tests/run.sh "$(RUN)" $<,$(NO_NVCC) $@)
+
+build/bench_emulator: build/emulator/tests/bench.o build/libemulator.a
 	@$(CXX) $^ $(EMULATOR_LIBRARIES) -o $@
 
 build/interpose.so: tests/interpose.c | build
@@ -211,19 +219,30 @@ asan: ## the unit and model tests under the address and undefined-behaviour sani
 	@$(MAKE) --no-print-directory test TESTS="$(UNIT_TESTS) test_model" CFLAGS="-O1" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all"
 
-check-headers: ## every header compiles alone and twice, as C and as C++
-	@for header in $(HEADERS); do for language in c++:-std=c++17 c:-std=c11; do \
-	    printf '#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' $$header $$header | \
-	    $(CC) -x $${language%%:*} $${language##*:} -march=$(ARCH) -I. $(WARNINGS) -Wno-unused-function -Werror \
-	    -fsyntax-only -fopenmp - || exit 1; done; done; echo "check-headers: $(words $(HEADERS)) headers"
+INCLUDED_TWICE = printf '\#ifndef _GNU_SOURCE\n\#define _GNU_SOURCE\n\#endif\n\#include "%s"\n\#include "%s"\nint main(void) { return 0; }\n'
+PLAIN_HEADERS = $(filter %.h,$(HEADERS))
+NVCC_HEADERS = $(wildcard dev/kernels/*.h) $(foreach half,$(CUDA_HALVES),$(if $(wildcard $(half:.cuh=.h)),,$(half)))
+check-headers: ## every header compiles alone and twice, as C, as C++ and by nvcc; CUDA halves have one place
+	@for header in $(PLAIN_HEADERS); do for language in c++:-std=c++17 c:-std=c11; do \
+	    $(INCLUDED_TWICE) $$header $$header | $(CC) -x $${language%%:*} $${language##*:} -march=$(ARCH) -I. $(WARNINGS) \
+	    -Wno-unused-function -Werror -fsyntax-only -fopenmp - || exit 1; done; done
+	@if grep -n __CUDACC__ $(CUDA_HALVES); then echo "check-headers: a .cuh is CUDA throughout" >&2; exit 1; fi
+	@for half in $(CUDA_HALVES); do header=$${half%.cuh}.h; [ ! -e $$header ] || \
+	    [ "$$(grep -cE "include \"([^\"]*/)?$${half##*/}\"" $(HEADERS) /dev/null | grep -v ':0$$')" = "$$header:1" ] || \
+	    { echo "check-headers: $$half is to be included by $$header, in one place" >&2; exit 1; }; done
+	@$(if $(NVCC),for header in $(NVCC_HEADERS); do $(INCLUDED_TWICE) $$header $$header | $(NVCC) -x cu -std=c++17 \
+	    -arch=sm_80 --ptx -fdevice-syntax-only -Werror all-warnings -diag-suppress 177 -I. -o /dev/null - || exit 1; \
+	    done,echo "skipped, as there is no nvcc: the CUDA halves")
+	@echo "check-headers: $(words $(HEADERS)) headers"
 
 # The same text as C11 and C++17 without warnings, and the same numbers from both programs.
 check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's and g++'s programs give the same bits
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) $(C11) -Werror $(PROGRAM) -o build/train_gpt_c -x none $$libraries && \
 	$(CXX) -x c++ -std=c++17 $(CFLAGS) $(NUMBERS) $(WARNINGS) -Werror $(PROGRAM) -o build/train_gpt_cpp -x none $$libraries && \
-	{ ! command -v clang >/dev/null || clang $(C11) -Werror -Wno-unknown-pragmas -fsyntax-only \
-	    $$(echo $$libraries | sed 's/-fopenmp//; s/ -[lL][^ ]*//g; s/ -Xlinker [^ ]*//g') $(PROGRAM); }
+	{ ! command -v clang >/dev/null || clang $(C11) -Werror -fsyntax-only \
+	    $$(echo $$libraries | sed 's/ -[lL][^ ]*//g; s/ -Xlinker [^ ]*//g') \
+	    -idirafter "$$(dirname "$$($(CC) -print-file-name=include/omp.h)")" $(PROGRAM); }
 	@for precision in fp32 bf16; do for language in c cpp; do \
 	    build/train_gpt_$$language -e 2x51x3 --vocab 67 -t 37 -b 3 -i random -r 2 -p $$precision -x 3 -n 3 -m 2 \
 	    -o build/compilers_$$language >build/compilers_$$language.log || exit 1; done; \

@@ -18,6 +18,7 @@
 #include "dev/devices.h"
 #include "dev/job.h"
 #include "dev/kernels/attention.h"
+#include "dev/kernels/bias.h"
 #include "dev/kernels/classifier.h"
 #include "dev/kernels/encoder.h"
 #include "dev/kernels/gelu.h"
@@ -161,7 +162,7 @@ static void layer_backward_matmul(Trainer *m, size_t l, int weight, int bias, vo
     Number type = m->config.type;
     Store *store = &m->store;
     if (bias >= 0) {
-        matmul_backward_bias(m->device, m->memory, type, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
+        bias_backward(m->device, m->memory, type, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
     }
     matmul_backward_weight(m->device, m->memory, type, tensor_gradients(store, l + 1, weight), dout, in, rows, IC,
                            OC, add);
@@ -509,16 +510,14 @@ static void save(Trainer *m) {
 // ---------------------------------------------------------------------------------------------------------------
 // A trainer, and its rehearsal
 
-// A trainer of `config` without anything of a run's own: no data but random tokens, no files, nothing shown. What lives
-// for the whole run is taken by trainer_start().
+// A trainer of `config` without anything of a run's own: no files, nothing shown. It still needs data. What lives for the
+// whole run is taken by trainer_start().
 static void trainer_open(Trainer *m, const Config *config, Device *device, Memory *memory, Ranks *ranks) {
-    static const Data random = {{0}, {0}, true, true};
     memset(m, 0, sizeof(*m));
     m->config = *config;
     m->device = device;
     m->memory = memory;
     m->ranks = ranks;
-    m->data = &random;
     m->loss_scale = config->type == FP16 ? (double)LOSS_SCALE_FIRST : 1.0;
     m->layers = (Layer *)calloc(config->shape.L, sizeof(Layer));
     if (!m->layers) die("out of memory at the start");
@@ -547,7 +546,11 @@ static void trainer_start(Trainer *m) {
 static void rehearse(const Config *config, Device *device, Memory *memory, Ranks *ranks, Plan *plan) {
     Trainer m;
     StepRow row;
+    Data data;
+    memset(&data, 0, sizeof(data));
+    data.train_random = data.validation_random = true;
     trainer_open(&m, config, device, memory, ranks);
+    m.data = &data;
     trainer_start(&m);
     device->flops = device->bytes = 0;
     train_step(&m, &row);

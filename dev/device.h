@@ -311,7 +311,8 @@ static inline bool host_touches(Device *device, const void *pointer, size_t n_by
         DeviceUses *uses = &device->uses[q];
         for (size_t i = 0; i < uses->n; i++) {
             DeviceUse *use = &uses->uses[(uses->first + i) % DEVICE_USES];
-            if (use->at < end && at < use->end && (write || use->write)) device_wait_event(device, &use->done);
+            const bool concerned = use->at < end && at < use->end && (write || use->write);
+            if (concerned && !device_event_passed(device, &use->done)) device_wait_event(device, &use->done);
         }
     }
     if (device->observer && n_bytes > 0) device->observer->host(pointer, n_bytes, write);

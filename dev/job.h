@@ -119,7 +119,7 @@ static inline void job_prompt(Job *job) {
 static inline int64_t job_steps(const Job *job, int n_ranks) {
     if (job->options.steps >= 0) return job->options.steps;
     const size_t windows = job->data.train.n_windows;
-    const size_t epoch = windows > 0 ? ceil_div(windows, config_windows(&job->config, n_ranks)) : DEFAULT_STEPS;
+    const size_t epoch = windows > 0 ? ceil_div(windows, config_windows(&job->config, n_ranks)) : (size_t)DEFAULT_STEPS;
     return (int64_t)size_min(epoch, DEFAULT_STEPS);
 }
 

@@ -120,7 +120,7 @@ static inline void store_open_home(Store *store, int home, Tier tier, bool shard
     h->sharded = sharded;
     h->size = size;
     h->base = (char *)memory_keep_aligned(store->memory, tier, kind, n * size,
-                                          tier == TIER_DISK ? MEMORY_PAGE : MEMORY_ALIGN, owner);
+                                          tier == TIER_DISK ? (size_t)MEMORY_PAGE : (size_t)MEMORY_ALIGN, owner);
 }
 
 static inline void store_open_slots(Store *store, Slot *slots, size_t size, Kind kind, const char *owner) {

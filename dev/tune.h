@@ -22,7 +22,7 @@ static inline void tune_line(const Device *device, const MatmulEntry *entry, lon
     const long long values[TUNE_COLUMNS] = {(long long)cublasLtGetVersion(), device->compute_capability,
                                             (long long)s->M, (long long)s->N, (long long)s->K, s->a_transposed,
                                             s->b_transposed, s->a_type, s->c_type, s->bias, s->add, s->alignment,
-                                            entry->choice};
+                                            entry->cuda.choice};
     memcpy(line, values, sizeof(values));
 }
 
@@ -46,7 +46,7 @@ static inline void tune_read(Device *device, const char *path, bool *known) {
             MatmulEntry *entry = &device->matmul->entries[i];
             tune_line(device, entry, own);
             if (memcmp(line, own, (TUNE_COLUMNS - 1) * sizeof(line[0])) != 0) continue;
-            entry->choice = (int)line[TUNE_COLUMNS - 1];
+            entry->cuda.choice = (int)line[TUNE_COLUMNS - 1];
             known[i] = true;
         }
     }
@@ -63,7 +63,7 @@ static inline double tune_seconds(Device *device, MatmulEntry *entry, char *base
     for (int trial = 0; trial < TUNE_TRIALS; trial++) {
         cuda_wait(device->cuda);
         double start = device_seconds();
-        matmul_cuda(device, entry, c, a, b, s->bias ? bias : NULL, workspace);
+        matmul_cuda(device, s, &entry->cuda, c, a, b, s->bias ? bias : NULL, workspace);
         cuda_wait(device->cuda);
         best = fmin(best, device_seconds() - start);
     }
@@ -82,7 +82,7 @@ static inline void tune_write(const Device *device, const char *path, const bool
     if (!file) die("--tune %s: %s. Choose a path that can be written", path, error_text());
     for (size_t i = 0; i < device->matmul->n_entries; i++) {
         long long line[TUNE_COLUMNS];
-        if (known[i] || device->matmul->entries[i].own_kernel) continue;
+        if (known[i] || device->matmul->entries[i].cuda.own_kernel) continue;
         tune_line(device, &device->matmul->entries[i], line);
         for (int n = 0; n < TUNE_COLUMNS; n++) fprintf(file, n ? " %lld" : "%lld", line[n]);
         fputc('\n', file);
@@ -98,23 +98,23 @@ static inline void tune_cuda(Device *device, Memory *memory, const char *path) {
     tune_read(device, path, known);
     for (size_t i = 0; i < device->matmul->n_entries; i++) {
         MatmulEntry *entry = &device->matmul->entries[i];
-        const int choice = entry->choice;
-        int candidates = matmul_choose(device, entry);
-        if (known[i] && entry->choice != choice) {
+        const int choice = entry->cuda.choice;
+        int candidates = matmul_cuda_choose(device, &entry->shape, &entry->cuda);
+        if (known[i] && entry->cuda.choice != choice) {
             die("--tune %s: it names an algorithm that the library does not have. Remove the file to tune again", path);
         }
-        if (known[i] || entry->own_kernel || tune_bytes(entry) > slab->capacity) continue;
+        if (known[i] || entry->cuda.own_kernel || tune_bytes(entry) > slab->capacity) continue;
         double best = 1e9;
         int fastest = 0;
         device_zero(device, slab->base, tune_bytes(entry));
-        for (entry->choice = 0; entry->choice < candidates; entry->choice++) {
-            matmul_choose(device, entry);
+        for (entry->cuda.choice = 0; entry->cuda.choice < candidates; entry->cuda.choice++) {
+            matmul_cuda_choose(device, &entry->shape, &entry->cuda);
             double seconds = tune_seconds(device, entry, slab->base);
-            if (seconds < best) fastest = entry->choice;
+            if (seconds < best) fastest = entry->cuda.choice;
             best = fmin(best, seconds);
         }
-        entry->choice = fastest;
-        matmul_choose(device, entry);
+        entry->cuda.choice = fastest;
+        matmul_cuda_choose(device, &entry->shape, &entry->cuda);
         timed++;
     }
     tune_write(device, path, known);
@@ -128,7 +128,7 @@ static inline uint64_t tune_hash(const Device *device) {
 #ifdef __CUDACC__
     for (size_t i = 0; i < device->matmul->n_entries && device->real == DEVICE_CUDA; i++) {
         long long line[TUNE_COLUMNS];
-        if (device->matmul->entries[i].choice == 0) continue;
+        if (device->matmul->entries[i].cuda.choice == 0) continue;
         tune_line(device, &device->matmul->entries[i], line);
         hash ^= file_hash(1, line, sizeof(line));  // in whatever order
     }

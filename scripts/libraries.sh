@@ -52,12 +52,14 @@ else
     flags="$flags -Wno-unknown-pragmas"
     missing "OpenMP is missing: one thread only"
 fi
+# oneDNN has threads of OpenMP's; a program without OpenMP could not say how many.
+case "$flags" in *-fopenmp*) ;; *) WITHOUT="${WITHOUT:-} onednn" ;; esac
 if echo '#include <oneapi/dnnl/dnnl.h>
 int main(void) { dnnl_matmul_desc_t d; return dnnl_matmul_desc_init(&d, 0, 0, 0, 0) == dnnl_success; }' |
     try onednn -ldnnl; then
     flags="$flags -DUSE_ONEDNN=1 -ldnnl"
 else
-    missing "oneDNN is missing (make setup): the trainer's own loops multiply matrices; no loss with AVX2, but with" \
+    missing "oneDNN is missing (make setup), or OpenMP, which it needs: the trainer's own loops multiply matrices; no loss with AVX2, but with" \
         "AVX-512 its kernels are not used, nor native bf16"
 fi
 

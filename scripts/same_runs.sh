@@ -2,7 +2,8 @@
 # Whether two builds of the trainer do the same: the same checkpoint, numbers of every step and bytes of every phase, bit
 # for bit, over runs that have every technique. For changes that should change nothing.
 #   same_runs.sh OLD NEW [cuda]        two programs, such as /tmp/before/train_gpt ./train_gpt
-# cuda: on their cuda device (programs of `make emulated` run it on the emulator), and fewer runs.
+# cuda: on their cuda device (the emulator in programs of `make emulated`, with a device for each rank), and fewer
+# runs.
 # Prints a line per run, then "N the same, N differ"; exits with 1 if any differ.
 if [ $# -lt 2 ]; then
     echo "usage: scripts/same_runs.sh OLD NEW [cuda]" >&2
@@ -13,7 +14,7 @@ new=$2
 device=${3:-cpu}
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
-export OMP_WAIT_POLICY=passive
+export OMP_WAIT_POLICY=passive EMULATOR_DEVICES=2
 same=0
 differ=0
 

@@ -101,7 +101,7 @@ static int products_of_step(const Config *c, Product *products) {
 // the library, so that the ideal is not the trainer's own. Not for weight gradients: neither side is a weight.
 static void product_pack(Matmul *matmul, Product *p) {
     const MatmulShape *s = &p->shape;
-    if (s->a_transposed || !matmul->engine || (s->a_type == BF16 && !matmul->native_bf16)) return;
+    if (s->a_transposed || !matmul->library.engine || (s->a_type == BF16 && !matmul->native_bf16)) return;
     dnnl_dims_t dims = {(dnnl_dim_t)s->K, (dnnl_dim_t)s->N};
     dnnl_memory_desc_t a = matmul_onednn_matrix(s->a_type, s->M, s->K, false), b;
     dnnl_memory_desc_t c = matmul_onednn_matrix(s->c_type, s->M, s->N, false);
@@ -111,24 +111,25 @@ static void product_pack(Matmul *matmul, Product *p) {
     matmul_check(dnnl_matmul_desc_init(&description, &a, &b, NULL, &c), "packed product");
     matmul_check(dnnl_primitive_attr_create(&attributes), "attributes");
     matmul_check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "scratchpad");
-    if (dnnl_primitive_desc_create(&p->packed_description, &description, attributes, matmul->engine, NULL)) return;
+    const dnnl_engine_t engine = matmul->library.engine;
+    if (dnnl_primitive_desc_create(&p->packed_description, &description, attributes, engine, NULL)) return;
     const dnnl_memory_desc_t *pb = dnnl_primitive_desc_query_md(p->packed_description, dnnl_query_weights_md, 0);
     const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(p->packed_description, dnnl_query_scratchpad_md, 0);
     matmul_check(dnnl_primitive_create(&p->packed, p->packed_description), "packed primitive");
     p->packed_b = product_memory(dnnl_memory_desc_get_size(pb));
     p->scratch = product_memory(dnnl_memory_desc_get_size(pad) + 64);
-    matmul_check(dnnl_memory_create(&p->pa, &a, matmul->engine, p->a), "memory");
-    matmul_check(dnnl_memory_create(&p->pb, pb, matmul->engine, p->packed_b), "memory");
-    matmul_check(dnnl_memory_create(&p->pc, &c, matmul->engine, p->c), "memory");
-    matmul_check(dnnl_memory_create(&p->pscratch, pad, matmul->engine, p->scratch), "memory");
+    matmul_check(dnnl_memory_create(&p->pa, &a, engine, p->a), "memory");
+    matmul_check(dnnl_memory_create(&p->pb, pb, engine, p->packed_b), "memory");
+    matmul_check(dnnl_memory_create(&p->pc, &c, engine, p->c), "memory");
+    matmul_check(dnnl_memory_create(&p->pscratch, pad, engine, p->scratch), "memory");
     p->has_packed = true;
 }
 
 static void product_run_packed(Matmul *matmul, Product *p) {
     dnnl_exec_arg_t arguments[4] = {{DNNL_ARG_SRC, p->pa}, {DNNL_ARG_WEIGHTS, p->pb}, {DNNL_ARG_DST, p->pc},
                                     {DNNL_ARG_SCRATCHPAD, p->pscratch}};
-    matmul_check(dnnl_primitive_execute(p->packed, matmul->stream, 4, arguments), "packed product");
-    matmul_check(dnnl_stream_wait(matmul->stream), "waiting");
+    matmul_check(dnnl_primitive_execute(p->packed, matmul->library.stream, 4, arguments), "packed product");
+    matmul_check(dnnl_stream_wait(matmul->library.stream), "waiting");
 }
 #endif
 
@@ -141,7 +142,7 @@ static void product_sample(Trainer *m, Product *p, float *tiles) {
         matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device->threads);
     } else {
 #if USE_ONEDNN
-        matmul_onednn_cpu(m->device->matmul, entry, p->c, p->a, p->b, NULL, tiles);
+        matmul_onednn_cpu(&m->device->matmul->library, &entry->onednn, false, p->c, p->a, p->b, NULL, tiles);
 #endif
     }
     double t1 = device_seconds();
@@ -244,7 +245,7 @@ static void operations_sample(Trainer *m, Operations *all) {
     gelu_backward(d, type, a.gelu, a.gelu, a.fch, rows * 4 * C);
     operation_end(all, i++, "gelu backward", micro * L, 12 * n * s, 4 * n, 0);
     operation_start();
-    matmul_backward_bias(d, memory, type, tensor_gradients(store, 1, TENSOR_FCB), a.gelu, rows, 4 * C, false);
+    bias_backward(d, memory, type, tensor_gradients(store, 1, TENSOR_FCB), a.gelu, rows, 4 * C, false);
     operation_end(all, i++, "bias gradients", micro * L * 9.0 / 4.0, 4 * n * s, 0, 0);
     memory_release(memory, TIER_DEVICE, mark);
     void *logits =

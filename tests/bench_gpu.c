@@ -6,8 +6,8 @@
 //
 //   attention    causal, in TFLOP/s; a pair of a query and a key that comes after it is not counted: 2 B T^2 C
 //                operations forward (two products), 2.5 times as many backward (five)
-//   passes       those that wait for memory, in % of the bandwidth of a copy in the same run. Bytes are PLAN's, that is,
-//                every tensor once (dev/kernels/vector.h has the table), so that 100 % is what a copy of that size takes
+//   passes       the memory-bound ones, in % of the bandwidth of a copy in the same run. Bytes are PLAN's, that is,
+//                every tensor once (the table is in dev/kernels/vector.cuh): 100 % is what a copy of that size takes
 //
 // Before every call more memory is read than the second cache holds, so that no pass finds its input there; the call
 // waits behind that read, so that its launch is no part of its time. Passes take turns, so that all see the same
@@ -19,6 +19,7 @@
 #include "../dev/devices.h"
 #include "../dev/kernels/adamw.h"
 #include "../dev/kernels/attention.h"
+#include "../dev/kernels/bias.h"
 #include "../dev/kernels/classifier.h"
 #include "../dev/kernels/encoder.h"
 #include "../dev/kernels/gelu.h"
@@ -102,7 +103,7 @@ static void pass_gelu_backward_bias(Bench *b) {
 }
 
 static void pass_bias(Bench *b) {
-    matmul_backward_bias(&b->device, &b->memory, b->type, b->dw, b->fc, b->shape.B * b->shape.T, 4 * b->shape.C, false);
+    bias_backward(&b->device, &b->memory, b->type, b->dw, b->fc, b->shape.B * b->shape.T, 4 * b->shape.C, false);
 }
 
 static void pass_classifier(Bench *b) {
@@ -408,6 +409,7 @@ int main(int argc, char **argv) {
     Bench *b = &bench;
     char text[512];
     double memory = 0;
+    Ranks ranks;
     bool tiny = argc > 1 && strcmp(argv[argc - 1], "tiny") == 0;
     const char *type = argc > 1 + tiny ? argv[1] : "bf16";
     b->type = NUMBERS;
@@ -416,7 +418,8 @@ int main(int argc, char **argv) {
     }
     if (argc > 2 + tiny || b->type == NUMBERS) die("usage: bench_gpu [bf16|fp16|fp32] [tiny]");
     b->samples = tiny ? SAMPLES_TINY : SAMPLES;
-    device_open(&b->device, "cuda", &memory, 0, 1);
+    ranks_plan(&ranks, 1);
+    device_open(&b->device, "cuda", &memory, &ranks);
     device_describe(&b->device, b->type, text, sizeof(text));
     CUDA_CHECK(cudaEventCreate(&b->begin));
     CUDA_CHECK(cudaEventCreate(&b->end));

@@ -1,4 +1,4 @@
-// test_emulated.c - the whole trainer on the CUDA device, executed by the emulator (tests/emulator), compiled by nvcc.
+// test_emulated.c - the whole trainer on the CUDA device, executed by the emulator (dev/emulator), compiled by nvcc.
 // Built for a real GPU (make gpu-programs) the same tests run there, but for those of what only an emulator can tell.
 //
 // Every run is a child process, since the emulator takes its order of streams from the environment when it starts. The
@@ -225,9 +225,9 @@ static void plan_elsewhere(void *argument) {
     (void)argument;
     Trainer *here = open_trainer("-i random --device cuda %s -p bf16 -r 2", MODELS[2]);
     for (size_t i = 0; i < sizeof(DEVICE_PROFILES) / sizeof(DEVICE_PROFILES[0]); i++) {
-        if (DEVICE_PROFILES[i].compute_capability != here->device.compute_capability) continue;
+        if (DEVICE_PROFILES[i].compute_capability != here->device->compute_capability) continue;
         Trainer *there = open_trainer("-i random --device plan:%s %s -p bf16 -r 2", DEVICE_PROFILES[i].name, MODELS[2]);
-        assert_memory_equal(&here->plan, &there->plan, sizeof(here->plan));
+        assert_memory_equal(&run_of(here)->plan, &run_of(there)->plan, sizeof(Plan));
         close_trainer(there);
     }
     close_trainer(here);
@@ -243,7 +243,7 @@ static void test_plan_for_a_gpu(void **state) {
 static void too_small(void *argument) {
     setenv("EMULATOR_MEMORY", "6M", 1);
     Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -b 64 %s", MODELS[0], (const char *)argument);
-    prepare(m);
+    run_plan(run_of(m));
     start_trainer(m);
 }
 
@@ -343,7 +343,7 @@ static void run_between(void *argument) {
         if (child->after == AFTER_VALIDATION || child->after == AFTER_ALL) b->validations[i] = validate(m);
         if (child->after == AFTER_SAMPLE || child->after == AFTER_ALL) {
             sample(m);
-            b->samples[i] = file_hash(1, m->batch.slots[0].host_tokens, 2 * sizeof(int32_t));
+            b->samples[i] = file_hash(1, m->batch.host_tokens[0], 2 * sizeof(int32_t));
         }
         if (child->after == AFTER_SAVE || child->after == AFTER_ALL) {
             char path[PATH_MAX];
@@ -413,7 +413,8 @@ static void test_update_on_host(void **state) {
     remove_directory(directory);
 }
 
-// What the host does with bytes of its slab while a queue still uses them, each in the trainer's own function.
+// What the host does with bytes of its slab that a queue still uses, each in the trainer's own function. It waits for the
+// queue, because the device knows of the use; without that knowledge the wait is missing.
 enum { EARLY_RELEASE, EARLY_RELEASE_OF_CALL, EARLY_POISON, EARLY_TOKENS, EARLY_SAMPLE, EARLY_SAVE, EARLIES };
 
 typedef struct {
@@ -429,22 +430,21 @@ static void use_early(void *argument) {
                               MODELS[0]);
     start_trainer(m);
     if (early->what == EARLY_SAVE) save(m);  // the first one's poison would be found instead
+    if (!early->waits) m->device->host = m->device->host_end = NULL;
     const size_t mark = memory_mark(m->memory, TIER_HOST);
     char *from = (char *)memory_push_aligned(m->memory, TIER_HOST, KIND_FILES, MEMORY_PAGE, MEMORY_PAGE, "early");
     if (early->what > EARLY_RELEASE_OF_CALL) memory_release(m->memory, TIER_HOST, mark);
-    if (early->what == EARLY_TOKENS) from = (char *)m->batch.slots[m->batch.at ^ 1].host_tokens;
-    if (early->what == EARLY_SAMPLE) from = (char *)m->batch.slots[0].host_tokens;
+    if (early->what == EARLY_TOKENS) from = (char *)m->batch.host_tokens[m->batch.current ^ 1];
+    if (early->what == EARLY_SAMPLE) from = (char *)m->batch.host_tokens[0];
     if (early->what == EARLY_RELEASE_OF_CALL) {
-        memory_transfer(m->memory, QUEUE_STASH, TIER_DISK, store_at(&m->store, HOME_M, 0, 0), TIER_HOST, from,
-                        MEMORY_PAGE);
+        transfer(&m->store.transfers, QUEUE_STASH, TIER_DISK, store_at(&m->store, HOME_M, 0, 0), TIER_HOST, from,
+                 MEMORY_PAGE);
     } else {
         device_copy(m->device, QUEUE_STASH, m->batch.losses, from, 64);
     }
-    device_record(m->device, QUEUE_STASH, m->store.stashed);
-    if (early->waits) device_wait_event(m->device, m->store.stashed);
     switch (early->what) {
     case EARLY_POISON: memory_begin(m->memory, PHASE_VALIDATION); break;
-    case EARLY_TOKENS: batch_open(m); break;
+    case EARLY_TOKENS: batch_next(&m->batch); break;
     case EARLY_SAMPLE: sample(m); break;
     case EARLY_SAVE: save(m); break;
     default: memory_release(m->memory, TIER_HOST, mark); break;

@@ -23,6 +23,7 @@
 
 #include "../dev/kernels/adamw.h"
 #include "../dev/kernels/attention.h"
+#include "../dev/kernels/bias.h"
 #include "../dev/kernels/classifier.h"
 #include "../dev/kernels/encoder.h"
 #include "../dev/kernels/gelu.h"
@@ -257,7 +258,7 @@ static void buffer_download(Run *run, Buffer *x, bool ran) {
 static void products_by_own_kernel(Device *device) {
     (void)device;
 #ifdef __CUDACC__
-    for (size_t i = 0; i < device->matmul->n_entries; i++) device->matmul->entries[i].own_kernel = true;
+    for (size_t i = 0; i < device->matmul->n_entries; i++) device->matmul->entries[i].cuda.own_kernel = true;
 #endif
 }
 
@@ -1018,7 +1019,7 @@ static const Operation operations[OPERATIONS] = {
     {"matmul_forward", test_matmul, MATMUL_SHAPES, {"", "bias"}, false, true, false},
     {"matmul_backward_input", test_matmul, MATMUL_SHAPES, {""}, false, true, true},
     {"matmul_backward_weight", test_matmul, MATMUL_SHAPES, {"replace", "add"}, false, true, true},
-    {"matmul_backward_bias", test_matmul, MATMUL_SHAPES, {"replace", "add"}, false, false, true},
+    {"bias_backward", test_matmul, MATMUL_SHAPES, {"replace", "add"}, false, false, true},
     {"attention_forward", test_attention_forward, ATTENTION_SHAPES, {"fused", "plain"}, false, false, false},
     {"attention_backward", test_attention_backward, ATTENTION_SHAPES, {"fused", "plain"}, false, false, true},
     {"norm_chunks", test_norm_chunks, NORM_SHAPES, {""}, true, false, false},
@@ -1073,7 +1074,7 @@ static void call(Run *run) {
     case GELU_BACKWARD: gelu_backward(d, type, p[v], p[1], p[2], n[0]); break;
     case GELU_BACKWARD_BIAS:
         if (v == 2) gelu_backward(d, type, p[0], p[0], p[2], n[0] * n[1]);
-        if (v == 2) matmul_backward_bias(d, memory, type, p[1], p[0], n[0], n[1], false);
+        if (v == 2) bias_backward(d, memory, type, p[1], p[0], n[0], n[1], false);
         else gelu_backward_bias(d, memory, type, p[0], p[1], p[0], p[2], n[0], n[1], v == 1);
         break;
     case CLASSIFIER: classifier(d, type, p[0], p[1], p[2], n[0], n[1], n[2], 1.0f / (float)n[0], v); break;
@@ -1082,7 +1083,7 @@ static void call(Run *run) {
         break;
     case MATMUL_INPUT: matmul_backward_input(d, memory, type, p[0], p[1], p[2], n[0], n[1], n[2]); break;
     case MATMUL_WEIGHT: matmul_backward_weight(d, memory, type, p[0], p[1], p[2], n[0], n[1], n[2], v); break;
-    case MATMUL_BIAS: matmul_backward_bias(d, memory, type, p[0], p[1], n[0], n[2], v); break;
+    case MATMUL_BIAS: bias_backward(d, memory, type, p[0], p[1], n[0], n[2], v); break;
     case ATTENTION_FORWARD:
         attention_forward(d, memory, type, (AttentionKind)v, p[0], p[1], p[2], n[0], n[1], C, n[2]);
         break;

@@ -402,7 +402,7 @@ static void load_one(const char *directory, int N, int type, int which) {
     fclose(file);
     char again[300];
     snprintf(again, sizeof(again), "%s/again_%d", directory, n_ranks());
-    run_of(m)->job.options.output = again;
+    m->output = again;
     log_make_directory(again);
     start_trainer(m);
     save(m);

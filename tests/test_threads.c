@@ -140,6 +140,12 @@ __attribute__((format(printf, 1, 2))) static char *numbers_of(const char *format
     return numbers;
 }
 
+static void need_openmp(void) {
+#ifndef _OPENMP
+    SKIP_AS("this was built without OpenMP");
+#endif
+}
+
 // Whatever makes a team smaller than OpenMP says: the numbers are the bits of as many threads. The model is of a size
 // for which the math library shares a product between threads.
 static void test_smaller_teams_give_right_numbers(void **state) {
@@ -170,6 +176,7 @@ static void test_smaller_teams_give_right_numbers(void **state) {
 // The banner's reason.
 static void test_the_banner_says_how_many_threads_and_why(void **state) {
     (void)state;
+    need_openmp();
     static const struct {
         const char *command, *words;
     } cases[] = {{"taskset -c 0 ./train_gpt", "threads    1: one for each processor that it may use\n"},
@@ -189,6 +196,7 @@ static void test_the_banner_says_how_many_threads_and_why(void **state) {
 // Binding must not make the machine look like one processor.
 static void test_binding_leaves_the_processors(void **state) {
     (void)state;
+    need_openmp();
     const char *number = "sed -n 's/^threads    \\([0-9]*\\).*/\\1/p'";
     char *output = run_command(0, CLEAN " ./train_gpt " TINY " --plan | %s", number);
     char *bound = run_command(0, CLEAN " OMP_PROC_BIND=true ./train_gpt " TINY " --plan | %s", number);
@@ -201,6 +209,7 @@ static void test_binding_leaves_the_processors(void **state) {
 // A real quota, where a test may make control groups of version 1.
 static void test_a_quota_of_half_a_processor(void **state) {
     (void)state;
+    need_openmp();
     char group[128];
     snprintf(group, sizeof(group), "/sys/fs/cgroup/cpu/train_gpt_test_%d", (int)getpid());
     if (mkdir(group, 0755) != 0) {
@@ -221,6 +230,7 @@ static void test_a_quota_of_half_a_processor(void **state) {
 // Ranks of one machine share the processors that they may all use, and not those that they are bound to.
 static void test_ranks_share_processors(void **state) {
     (void)state;
+    need_openmp();
 #ifndef USE_MPI
     SKIP_AS("this was built without MPI");
 #endif
@@ -264,9 +274,7 @@ static void change_the_team(int n) {
 
 static void test_a_team_that_changes_ends_the_run(void **state) {
     (void)state;
-#ifndef _OPENMP
-    SKIP_AS("this was built without OpenMP");
-#endif
+    need_openmp();
     expect_command(0, "", "OMP_NUM_THREADS=2 %s --change 2", test_program);
     expect_command(1, "train_gpt: the run began with 2 threads and OpenMP gives 1 now|checkpoint",
                    "OMP_NUM_THREADS=2 %s --change 1", test_program);
@@ -285,9 +293,7 @@ static void expect_no_threads(const char *words, const char *command) {
 
 static void test_threads_that_cant_be_had(void **state) {
     (void)state;
-#ifndef _OPENMP
-    SKIP_AS("this was built without OpenMP");
-#endif
+    need_openmp();
     const char *shim = "LD_PRELOAD=build/interpose.so";
     char command[1024];
     expect_no_threads("2 threads can't be had: libgomp: ", "OMP_NUM_THREADS=2 OMP_STACKSIZE=100G ./train_gpt " TINY);
@@ -306,6 +312,7 @@ static void test_threads_that_cant_be_had(void **state) {
 // The same by the kernel's limit, which does not bind root.
 static void test_a_limit_on_processes(void **state) {
     (void)state;
+    need_openmp();
     if (getuid() != 0 || system("command -v setpriv >/dev/null") != 0) {
         SKIP_AS("only root can become a user without other processes");
     }

@@ -13,7 +13,7 @@
 #ifndef ADAMW_H
 #define ADAMW_H
 
-#include "vector.h"
+#include "../device.h"
 
 typedef struct {
     float beta1, beta2, epsilon, lr, decay;
@@ -67,47 +67,7 @@ static inline void adamw_cpu(const AdamW *step, Number type, void *weights, floa
 }
 
 #ifdef __CUDACC__
-// 4 elements a thread (N): 16 bytes of everything that is fp32, 8 of weights in 16 bits.
-template <Number TYPE, int N>
-__global__ static void adamw_kernel(AdamW a, void *weights, float *master, float *m, float *v, const float *gradients,
-                                    size_t n_elements, size_t n_decay) {
-    float *w = TYPE == FP32 ? (float *)weights : master;
-    vector_walk<N>(n_elements, [=](auto width, size_t at) {
-        constexpr int W = decltype(width)::value;
-        Vector<FP32, W> x, g, new_m, new_v;
-        x.load(w, at);
-        g.load(gradients, at);
-        new_m.load(m, at);
-        new_v.load(v, at);
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            const float decay = at + i < n_decay ? a.decay : 0.0f;
-            x.x[i] = adamw_scalar(&a, x.x[i], g.x[i], &new_m.x[i], &new_v.x[i], decay);
-        }
-        x.store(w, at);
-        new_m.store(m, at);
-        new_v.store(v, at);
-        if constexpr (TYPE != FP32) {
-            Vector<TYPE, W> rounded;
-#pragma unroll
-            for (int i = 0; i < W; i++) rounded.x[i] = x.x[i];
-            rounded.store(weights, at);
-        }
-    });
-}
-
-template <Number TYPE> static inline auto adamw_form(bool wide) {
-    return wide ? adamw_kernel<TYPE, 4> : adamw_kernel<TYPE, 1>;
-}
-
-static inline void adamw_cuda(Device *device, const AdamW *step, Number type, void *weights, float *master, float *m,
-                              float *v, const float *gradients, size_t n_elements, size_t n_decay) {
-    if (!step->apply) return;
-    const bool wide = vector_is_wide(0, weights, master, m, v) && (uintptr_t)gradients % 16 == 0;
-    auto run = VECTOR_FORM(type, adamw_form, wide);
-    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, *step, weights, master, m, v,
-             gradients, n_elements, n_decay);
-}
+#include "adamw.cuh"
 #endif
 
 static inline void adamw(Device *device, const AdamW *step, Number type, void *weights, float *master, float *m,

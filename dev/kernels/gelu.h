@@ -8,7 +8,7 @@
 #ifndef GELU_H
 #define GELU_H
 
-#include "matmul.h"
+#include "bias.h"
 
 #define GELU_SCALE 0.7978845608f  // sqrt(2/pi)
 #define GELU_CUBIC 0.044715f
@@ -39,56 +39,6 @@ static inline void gelu_forward_cpu(Number type, void *out, const void *in, size
     }
 }
 
-#ifdef __CUDACC__
-template <Number TYPE, int N> __global__ static void gelu_forward_kernel(void *out, const void *in, size_t n) {
-    vector_walk<N>(n, [=](auto width, size_t at) {
-        constexpr int W = decltype(width)::value;
-        Vector<TYPE, W> x;
-        x.load(in, at);
-#pragma unroll
-        for (int i = 0; i < W; i++) x.x[i] = gelu_scalar(x.x[i]);
-        x.store(out, at);
-    });
-}
-
-static inline void gelu_forward_cuda(Device *device, Number type, void *out, const void *in, size_t n_elements) {
-    const bool wide = vector_is_wide(0, out, in, NULL, NULL);
-    auto run = VECTOR_SELECT(type, wide, gelu_forward_kernel);
-    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, out, in, n_elements);
-}
-
-template <Number TYPE, int N>
-__global__ static void gelu_backward_kernel(void *dx, const void *dy, const void *in, size_t n) {
-    vector_walk<N>(n, [=](auto width, size_t at) {
-        constexpr int W = decltype(width)::value;
-        Vector<TYPE, W> x, d;
-        x.load(in, at);
-        d.load(dy, at);
-#pragma unroll
-        for (int i = 0; i < W; i++) d.x[i] = gelu_gradient_scalar(x.x[i], d.x[i]);
-        d.store(dx, at);
-    });
-}
-
-static inline void gelu_backward_cuda(Device *device, Number type, void *dx, const void *dy, const void *in,
-                                      size_t n_elements) {
-    const bool wide = vector_is_wide(0, dx, dy, in, NULL);
-    auto run = VECTOR_SELECT(type, wide, gelu_backward_kernel);
-    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, dx, dy, in, n_elements);
-}
-#endif
-
-static inline void gelu_forward(Device *device, Number type, void *out, const void *in, size_t n_elements) {
-    double n = (double)n_elements;
-    switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 25 * n, 2 * n * (double)number_size(type)); return;
-    case DEVICE_CPU: gelu_forward_cpu(type, out, in, n_elements); return;
-    case DEVICE_CUDA:
-        CUDA_ONLY(gelu_forward_cuda(device, type, out, in, n_elements));
-        return;
-    }
-}
-
 static inline void gelu_backward_cpu(Number type, void *dx, const void *dy, const void *in, size_t n_elements) {
 #pragma omp parallel for schedule(static)
     for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
@@ -99,6 +49,21 @@ static inline void gelu_backward_cpu(Number type, void *dx, const void *dy, cons
         float *to = number_target(type, dx, (size_t)at, dx_block);
         for (size_t i = 0; i < n; i++) to[i] = gelu_gradient_scalar(x[i], d[i]);
         number_store(type, dx, (size_t)at, n, to);
+    }
+}
+
+#ifdef __CUDACC__
+#include "gelu.cuh"
+#endif
+
+static inline void gelu_forward(Device *device, Number type, void *out, const void *in, size_t n_elements) {
+    double n = (double)n_elements;
+    switch (device->kind) {
+    case DEVICE_PLAN: device_plan(device, 25 * n, 2 * n * (double)number_size(type)); return;
+    case DEVICE_CPU: gelu_forward_cpu(type, out, in, n_elements); return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(gelu_forward_cuda(device, type, out, in, n_elements));
+        return;
     }
 }
 
@@ -114,54 +79,18 @@ static inline void gelu_backward(Device *device, Number type, void *dx, const vo
     }
 }
 
-#ifdef __CUDACC__
-// dx as gelu_backward's, and its sums over a slot's rows as matmul_bias_kernel's.
-template <Number TYPE, int N>
-__global__ static void gelu_backward_bias_kernel(void *dx, float *sums, const void *dy, const void *in, size_t rows,
-                                                 size_t C) {
-    __shared__ float shared[VECTOR_WARPS * WARP * N];
-    const size_t c0 = (size_t)blockIdx.x * WARP * N, c = c0 + threadIdx.x % WARP * N;
-    const size_t per_slot = ceil_div(rows, gridDim.y), first = blockIdx.y * per_slot;
-    const size_t last = size_min(rows, first + per_slot);
-    float own[N] = {};
-#pragma unroll 2
-    for (size_t r = first + threadIdx.x / WARP; r < last && c < C; r += VECTOR_WARPS) {
-        Vector<TYPE, N> x, d;
-        x.load(in, r * C + c);
-        d.load(dy, r * C + c);
-#pragma unroll
-        for (int i = 0; i < N; i++) d.x[i] = gelu_gradient_scalar(x.x[i], d.x[i]);
-        d.round();
-#pragma unroll
-        for (int i = 0; i < N; i++) own[i] += d.x[i];
-        d.store(dx, r * C + c);
-    }
-    columns_store<N>(sums + blockIdx.y * C + c0, C - c0, own, shared);
-}
-
-static inline void gelu_backward_bias_cuda(Device *device, Number type, void *dx, float *dbias, const void *dy,
-                                           const void *in, size_t rows, size_t C, bool add, float *sums) {
-    const size_t slots = matmul_bias_slots(device, rows);
-    const bool wide = vector_is_wide(C * number_size(type), dx, dy, in, NULL);
-    auto run = VECTOR_SELECT(type, wide, gelu_backward_bias_kernel);
-    const size_t across = ceil_div(C, WARP * (wide ? vector_wide(type) : 1));
-    CUDA_RUN_GRID(device, run, cuda_grid(across, slots), CUDA_THREADS, 0, dx, sums, dy, in, rows, C);
-    columns_total(device, dbias, NULL, C, sums, slots, C, add);
-}
-#endif
-
 // gelu_backward of (rows, C), and dbias (C) fp32 (+)= column sums of dx: on CUDA in one visit.
 static inline void gelu_backward_bias(Device *device, Memory *memory, Number type, void *dx, float *dbias,
                                       const void *dy, const void *in, size_t rows, size_t C, bool add) {
     if (device->real != DEVICE_CUDA) {
         gelu_backward(device, type, dx, dy, in, rows * C);
-        matmul_backward_bias(device, memory, type, dbias, dx, rows, C, add);
+        bias_backward(device, memory, type, dbias, dx, rows, C, add);
         return;
     }
     double n = (double)(rows * C);
     size_t mark = memory_mark(memory, TIER_DEVICE);
     float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH,
-                                       matmul_bias_slots(device, rows) * C * sizeof(float), "bias gradient sums");
+                                       bias_slots(device, rows) * C * sizeof(float), "bias gradient sums");
     (void)sums;
     if (device->kind == DEVICE_PLAN) device_plan(device, 31 * n, 3 * n * (double)number_size(type));
     else CUDA_ONLY(gelu_backward_bias_cuda(device, type, dx, dbias, dy, in, rows, C, add, sums));

@@ -29,66 +29,42 @@ static inline double norm_chunk_cpu(const float *g) {
     return lanes[0];
 }
 
-#ifdef __CUDACC__
-// A block per chunk, a thread per lane.
-__global__ static void norm_chunks_kernel(double *sums, const float *g) {
-    __shared__ double lanes[NORM_LANES];
-    const float *chunk = g + (size_t)blockIdx.x * NORM_CHUNK;
-    double sum = 0.0;
-    for (size_t i = threadIdx.x; i < NORM_CHUNK; i += NORM_LANES) sum = fma((double)chunk[i], (double)chunk[i], sum);
-    lanes[threadIdx.x] = sum;
-    __syncthreads();
-    for (size_t width = NORM_LANES / 2; width > 0; width /= 2) {
-        if (threadIdx.x < width) lanes[threadIdx.x] += lanes[threadIdx.x + width];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) sums[blockIdx.x] = lanes[0];
-}
-
-// One block brings the sums in, NORM_LANES at a time; one thread adds them in the order of their index.
-__global__ static void norm_total_kernel(double *total, const double *sums, size_t n_chunks) {
-    __shared__ double part[NORM_LANES];
-    double sum = 0.0;
-    for (size_t i0 = 0; i0 < n_chunks; i0 += NORM_LANES) {
-        const size_t n = size_min(NORM_LANES, n_chunks - i0);
-        if (threadIdx.x < n) part[threadIdx.x] = sums[i0 + threadIdx.x];
-        __syncthreads();
-        for (size_t i = 0; i < n && threadIdx.x == 0; i++) sum += part[i];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) *total = sum;
-}
-#endif
-
 typedef struct {
     double *sums;
     const float *g;
     size_t n_chunks;
 } NormCall;
 
-static inline void norm_chunks_cpu(void *argument) {
+static inline void norm_chunks_cpu(double *sums, const float *g, size_t n_chunks) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < (int64_t)n_chunks; i++) sums[i] = norm_chunk_cpu(g + i * NORM_CHUNK);
+}
+
+// On a queue's own thread, beside the team of the compute queue.
+static inline void norm_chunks_call(void *argument) {
     const NormCall *c = (const NormCall *)argument;
     for (size_t i = 0; i < c->n_chunks; i++) c->sums[i] = norm_chunk_cpu(c->g + i * NORM_CHUNK);
 }
+
+static inline void norm_total_cpu(double *total, const double *sums, size_t n_chunks) {
+    *total = 0;
+    for (size_t i = 0; i < n_chunks; i++) *total += sums[i];
+}
+
+#ifdef __CUDACC__
+#include "norm.cuh"
+#endif
 
 // sums[i] = sum of squares of chunk i of g, for n_elements / NORM_CHUNK chunks; on a queue.
 static inline void norm_chunks(Device *device, Queue queue, double *sums, const float *g, size_t n_elements) {
     NormCall call = {sums, g, n_elements / NORM_CHUNK};
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, 2 * (double)n_elements, 4 * (double)n_elements); return;
-    case DEVICE_CPU: {
-        if (queue != QUEUE_COMPUTE) {
-            device_call(device, queue, norm_chunks_cpu, &call, sizeof(call));
-            return;
-        }
-#pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < (int64_t)call.n_chunks; i++) sums[i] = norm_chunk_cpu(g + i * NORM_CHUNK);
+    case DEVICE_CPU:
+        if (queue == QUEUE_COMPUTE) norm_chunks_cpu(sums, g, call.n_chunks);
+        else device_call(device, queue, norm_chunks_call, &call, sizeof(call));
         return;
-    }
-    case DEVICE_CUDA:
-        CUDA_ONLY(CUDA_RUN_QUEUE(device, queue, norm_chunks_kernel, cuda_grid(call.n_chunks, 1), NORM_LANES, 0, sums,
-                                 g));
-        return;
+    case DEVICE_CUDA: CUDA_ONLY(norm_chunks_cuda(device, queue, sums, g, call.n_chunks)); return;
     }
 }
 
@@ -96,11 +72,8 @@ static inline void norm_chunks(Device *device, Queue queue, double *sums, const 
 static inline void norm_total(Device *device, double *total, const double *sums, size_t n_chunks) {
     switch (device->kind) {
     case DEVICE_PLAN: device_plan(device, (double)n_chunks, 8 * (double)n_chunks); return;
-    case DEVICE_CPU:
-        *total = 0;
-        for (size_t i = 0; i < n_chunks; i++) *total += sums[i];
-        return;
-    case DEVICE_CUDA: CUDA_ONLY(CUDA_RUN(device, norm_total_kernel, 1, NORM_LANES, 0, total, sums, n_chunks)); return;
+    case DEVICE_CPU: norm_total_cpu(total, sums, n_chunks); return;
+    case DEVICE_CUDA: CUDA_ONLY(norm_total_cuda(device, total, sums, n_chunks)); return;
     }
 }
 

@@ -5,7 +5,7 @@
 // a is a packed panel of TILE_M rows of K values, b one of K rows of TILE_N values, both fp32 and padded with zeros:
 // a's values are broadcast one by one, so its rows can stay rows; b's are loaded as vectors. Each element of c is one
 // chain of fused multiply-adds in the order of k, so the bits depend neither on the tile's size nor on the instruction
-// set. Used by matmul.h where the math library can't serve, and by attention.h.
+// set. Used by matmul_tiles.h where the math library can't serve, and by attention.h.
 #ifndef TILE_H
 #define TILE_H
 

@@ -1,16 +1,16 @@
 // test_emulator.c - the CUDA emulator finds every planted bug and lets its correct twin pass; instructions of each
 // family, and products, give what the host computes.
 //
-// The plants are in emulator/plants.cu, the instructions in emulator/families.cu, the products in emulator/products.cu,
-// all compiled by nvcc. Each runs in a child process of its own, which is where the emulator starts; a bug must end it
-// with the message that names it.
+// The plants are in plants.cu and ranks.cu, the instructions in families.cu, the products in products.cu, all compiled
+// by nvcc. Each runs in a child process of its own, which is where the emulator starts; a bug must end it with the
+// message that names it.
 #include "test_helpers.h"
 
 #include <signal.h>
 #include <sys/mman.h>
 
-#include "emulator/emulator.h"
-#include "emulator/plants.h"
+#include "emulator.h"
+#include "plants.h"
 
 static void run_bug(void *plant) { ((const Plant *)plant)->run(true); }
 static void run_twin(void *plant) { ((const Plant *)plant)->run(false); }
@@ -107,7 +107,7 @@ static void test_coverage(void **state) {
     assert_null(strstr(text, "\t1\ttrap_kernel"));
     assert_non_null(strstr(text, "\t0\ttrap_kernel"));
     free(text);
-    expect_command(0, "", "sh tests/emulator/coverage.sh %s plants.cu | grep -q 'plants.cu .*%%'", path);
+    expect_command(0, "", "sh dev/emulator/coverage.sh %s plants.cu | grep -q 'plants.cu .*%%'", path);
     remove_directory(directory);
 }
 

@@ -1,4 +1,4 @@
-// mma.h - products of small matrices on tensor cores: fragments in registers, tiles in shared memory without conflicts.
+// mma.cuh - products of small matrices on tensor cores: fragments in registers, tiles in shared memory.
 //
 // mma.sync.m16n8k16 multiplies A (16 x 16) by B (16 x 8) and adds in fp32 to C (16 x 8), spread over a warp's lanes.
 // With g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix fragments for mma.m16n8k16"), a lane holds
@@ -17,14 +17,10 @@
 // A tile is some rows of 64 (or 128) 16-bit numbers in shared memory, in chunks of 16 bytes. ldmatrix reads 8 rows of
 // one chunk at a time, and cp.async writes 8 chunks of one row: chunk c of row r lies at place c ^ (r % 8), so that in
 // both cases the 8 chunks lie in different banks (proved below).
-//
-// Only nvcc sees this file's contents.
-#ifndef MMA_H
-#define MMA_H
+#ifndef MMA_CUH
+#define MMA_CUH
 
 #include "../device.h"
-
-#ifdef __CUDACC__
 
 // ---------------------------------------------------------------------------------------------------------------
 // By storage type
@@ -258,5 +254,4 @@ __device__ __forceinline__ void mma_store_rows(uint16_t *to, size_t stride, int 
     }
 }
 
-#endif
 #endif

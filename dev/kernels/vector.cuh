@@ -1,14 +1,10 @@
-// vector.h - how CUDA kernels that wait for memory read and write: 16 bytes at a time; and their sums over rows.
+// vector.cuh - how memory-bound CUDA kernels read and write: 16 bytes at a time.
 //
 // A Vector is N numbers that lie side by side, as fp32 in registers: N = vector_wide(type) makes 16 bytes, N = 1
 // any single number. A kernel is a template over both; its launch takes the wide one where all addresses, and the
 // lengths of rows, are multiples of 16 bytes. The trainer's are, unless C is odd.
 //
-// Sums over the rows of a matrix (gradients of biases, of LayerNorm's parameters) go through partial sums: a slot is a
-// block's share of the rows, its warps take every VECTOR_WARPS-th of them and are added in order, then the slots are,
-// in order (columns_total). Slots are a function of the number of rows alone, so bits don't depend on the GPU.
-//
-// Bytes of the passes that wait for memory, per token and layer, in multiples of C, for 16-bit storage:
+// Bytes of the memory-bound passes, per token and layer, in multiples of C, for 16-bit storage:
 //
 //     pass                                        reads                            writes           bytes   least
 //     LayerNorm 1                                 in                               ln1                4       2
@@ -18,28 +14,18 @@
 //     GELU backward + bias of fc                  dgelu, fc (4 each)               dfc (4)           24      24
 //     LayerNorm 2 backward, with dw, db           dln2, residual, dresidual        dresidual          8       8
 //     LayerNorm 1 backward, with dw, db           dln1, in, dresidual              dresidual          8       8
-//     D of attention (attention_mma.h)            out                                                 2       4
+//     D of attention (attention_mma.cuh)          out                                                 2       4
 //     biases of qkv, and of both projections      dqkv (3), dresidual twice                          10       0
 //
 // Residuals, LayerNorms and D together: 36. `least` counts D as a pass of its own, and gives LayerNorm 1 the residual
 // before it (the layer below would have to know the one above). The last line needs sums in the products' epilogues.
 // The head: the classifier reads a row of logits from memory once and from the L2 cache once, and writes it once; AdamW
 // moves 28 bytes a parameter and writes its compute copy (the least).
-//
-// Only nvcc sees this file's contents, but for the number of slots.
-#ifndef VECTOR_H
-#define VECTOR_H
+#ifndef VECTOR_CUH
+#define VECTOR_CUH
 
 #include "../device.h"
 
-enum { VECTOR_WARPS = 8, COLUMN_SLOTS = 256 };
-
-// Slots for sums over `rows` rows on CUDA, each of at least `least` of them.
-static inline size_t columns_slots(size_t rows, size_t least) {
-    return size_max(1, size_min(COLUMN_SLOTS, ceil_div(rows, least)));
-}
-
-#ifdef __CUDACC__
 __host__ __device__ constexpr int vector_wide(Number type) { return type == FP32 ? 4 : 8; }
 
 template <int WORDS> struct VectorWords;
@@ -62,8 +48,8 @@ template <Number TYPE, int N> struct Vector {
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 if constexpr (TYPE == FP32) x[i] = bits_float(words[i]);
-                else if constexpr (TYPE == BF16) x[i] = bits_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
-                else x[i] = fp16_to_float((uint16_t)(words[i / 2] >> (i % 2 * 16)));
+                else if constexpr (TYPE == FP16) x[i] = fp16_to_float((uint16_t)(words[i / 2] >> (i % 2 * 16)));
+                else x[i] = bits_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
             }
         }
     }
@@ -81,8 +67,12 @@ template <Number TYPE, int N> struct Vector {
             uint32_t words[WORDS];
 #pragma unroll
             for (int i = 0; i < WORDS; i++) {
-                if constexpr (TYPE == FP32) words[i] = float_bits(x[i]);
-                else words[i] = (uint32_t)number_to_16(TYPE, x[2 * i]) | (uint32_t)number_to_16(TYPE, x[2 * i + 1]) << 16;
+                if constexpr (TYPE == FP32) {
+                    words[i] = float_bits(x[i]);
+                } else {
+                    const uint32_t low = number_to_16(TYPE, x[2 * i]), high = number_to_16(TYPE, x[2 * i + 1]);
+                    words[i] = low | high << 16;
+                }
             }
             *(typename VectorWords<WORDS>::Type *)number_at(TYPE, base, at) =
                 *(const typename VectorWords<WORDS>::Type *)words;
@@ -137,40 +127,4 @@ template <int N> __device__ __forceinline__ void vector_add(float *to, const flo
     }
 }
 
-// The sum over a block's warps of `own`, N columns a lane, in their order; to[32 N columns], fewer than `left` of them,
-// are replaced or (ADD) added to. `shared` holds VECTOR_WARPS * WARP * N floats.
-template <int N, bool ADD = false>
-__device__ __forceinline__ void columns_store(float *to, size_t left, const float *own, float *shared) {
-    __syncthreads();
-    for (int i = 0; i < N; i++) shared[i * CUDA_THREADS + threadIdx.x] = own[i];  // (N, warps, lanes): no conflicts
-    __syncthreads();
-    for (int c = (int)threadIdx.x; c < WARP * N; c += CUDA_THREADS) {
-        float sum = 0.0f;
-        for (int w = 0; w < VECTOR_WARPS; w++) sum += shared[c % N * CUDA_THREADS + w * WARP + c / N];
-        if ((size_t)c < left) to[c] = ADD ? to[c] + sum : sum;
-    }
-}
-
-// to[c] (+)= sum over slots of sums[slot][c], n columns; those from n_first on go to `rest`.
-__global__ static void columns_total_kernel(float *to, float *rest, size_t n_first, const float *sums, size_t slots,
-                                            size_t n, bool add) {
-    __shared__ float partial[VECTOR_WARPS][WARP];
-    const size_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, c = (size_t)blockIdx.x * WARP + lane;
-    float sum = 0.0f;
-#pragma unroll 4
-    for (size_t slot = warp; slot < slots && c < n; slot += VECTOR_WARPS) sum += sums[slot * n + c];
-    partial[warp][lane] = sum;
-    __syncthreads();
-    if (warp > 0 || c >= n) return;
-    for (int w = 1; w < VECTOR_WARPS; w++) sum += partial[w][lane];
-    float *target = c < n_first ? to + c : rest + (c - n_first);
-    *target = add ? *target + sum : sum;
-}
-
-static inline void columns_total(Device *device, float *to, float *rest, size_t n_first, const float *sums,
-                                 size_t slots, size_t n, bool add) {
-    CUDA_RUN(device, columns_total_kernel, ceil_div(n, WARP), CUDA_THREADS, 0, to, rest, n_first, sums, slots, n, add);
-}
-
-#endif
 #endif

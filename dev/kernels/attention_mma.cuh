@@ -1,6 +1,6 @@
-// attention_mma.h - fused causal attention on tensor cores.
+// attention_mma.cuh - fused causal attention on tensor cores.
 //
-// The equations are at the top of attention.h, what tensor cores do is in mma.h, and dev/ATTENTION.md explains all of
+// The equations are at the top of attention.h, what tensor cores do is in mma.cuh, and dev/ATTENTION.md explains all of
 // this slowly. Nothing of size T x T leaves the chip. A block of threads owns 128 rows of one head and walks over the
 // rows of the other side in steps:
 //
@@ -10,7 +10,7 @@
 //     backward_kv   keys: K, V        queries: Q, dO   dK, dV               S^T = K Q^T, dV += P^T dO,
 //                                                                           dP^T = V dO^T, dK += dS^T Q
 //
-//           keys -> 0       128      256      The forward, head size 64: a block's warp w owns queries 32 w ... 32 w + 31
+//           keys -> 0       128      256      The forward, head size 64: a block's warp w owns queries 32 w ... + 31
 //     queries    +---+---+                    and walks in steps of 64 keys. It leaves out a step that is all after its
 //           0    | \ |   |                    queries, and masks only the one on the diagonal.
 //                |   | \ |
@@ -42,16 +42,11 @@
 // Blocks with the longest walk start first, over `group` heads at a time, whose k and v stay in the L2 cache.
 //
 // Head sizes are multiples of 8 up to 128, filled up with zeros to D = 64, 96 or 128 in shared memory. Pointers are
-// aligned to 16 bytes. Other cases, and fp32, are for the kernels in attention.h.
-#ifndef ATTENTION_MMA_H
-#define ATTENTION_MMA_H
+// aligned to 16 bytes. Other cases, and fp32, are for the kernels in attention.cuh.
+#ifndef ATTENTION_MMA_CUH
+#define ATTENTION_MMA_CUH
 
-#include "mma.h"
-
-// Whether tensor cores can do it.
-static inline bool attention_mma_takes(Number type, size_t HS) { return type != FP32 && HS % 8 == 0 && HS <= 128; }
-
-#ifdef __CUDACC__
+#include "mma.cuh"
 
 #define ATTENTION_LN_2 0.693147181f
 #define ATTENTION_MMA_SLACK 8.0f  // how far scores may exceed their reference, in powers of two
@@ -490,5 +485,4 @@ static inline void attention_mma_backward(Device *device, Number type, const Att
     else attention_mma_backward_typed<FP16>(device, s, dqkv, dout, qkv, out, lse, d);
 }
 
-#endif
 #endif

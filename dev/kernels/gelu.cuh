@@ -1,0 +1,81 @@
+// gelu.cuh - the activation function on CUDA: 16 bytes a thread at a time.
+//
+// Forward reads one element and writes one; backward reads two and writes one. The bias of the product before it can
+// be summed in the backward's visit: of dx as it is stored, over a slot's rows, in the order of bias.cuh.
+#ifndef GELU_CUH
+#define GELU_CUH
+
+#include "vector.cuh"
+
+template <Number TYPE, int N> __global__ static void gelu_forward_kernel(void *out, const void *in, size_t n) {
+    vector_walk<N>(n, [=](auto width, size_t at) {
+        constexpr int W = decltype(width)::value;
+        Vector<TYPE, W> x;
+        x.load(in, at);
+#pragma unroll
+        for (int i = 0; i < W; i++) x.x[i] = gelu_scalar(x.x[i]);
+        x.store(out, at);
+    });
+}
+
+static inline void gelu_forward_cuda(Device *device, Number type, void *out, const void *in, size_t n_elements) {
+    const bool wide = vector_is_wide(0, out, in, NULL, NULL);
+    auto run = VECTOR_SELECT(type, wide, gelu_forward_kernel);
+    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, out, in, n_elements);
+}
+
+template <Number TYPE, int N>
+__global__ static void gelu_backward_kernel(void *dx, const void *dy, const void *in, size_t n) {
+    vector_walk<N>(n, [=](auto width, size_t at) {
+        constexpr int W = decltype(width)::value;
+        Vector<TYPE, W> x, d;
+        x.load(in, at);
+        d.load(dy, at);
+#pragma unroll
+        for (int i = 0; i < W; i++) d.x[i] = gelu_gradient_scalar(x.x[i], d.x[i]);
+        d.store(dx, at);
+    });
+}
+
+static inline void gelu_backward_cuda(Device *device, Number type, void *dx, const void *dy, const void *in,
+                                      size_t n_elements) {
+    const bool wide = vector_is_wide(0, dx, dy, in, NULL);
+    auto run = VECTOR_SELECT(type, wide, gelu_backward_kernel);
+    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, dx, dy, in, n_elements);
+}
+
+// dx as gelu_backward's, and its sums over a slot's rows as bias_backward_kernel's.
+template <Number TYPE, int N>
+__global__ static void gelu_backward_bias_kernel(void *dx, float *sums, const void *dy, const void *in, size_t rows,
+                                                 size_t C) {
+    __shared__ float shared[COLUMNS_WARPS * WARP * N];
+    const size_t c0 = (size_t)blockIdx.x * WARP * N, c = c0 + threadIdx.x % WARP * N;
+    const size_t per_slot = ceil_div(rows, gridDim.y), first = blockIdx.y * per_slot;
+    const size_t last = size_min(rows, first + per_slot);
+    float own[N] = {};
+#pragma unroll 2
+    for (size_t r = first + threadIdx.x / WARP; r < last && c < C; r += COLUMNS_WARPS) {
+        Vector<TYPE, N> x, d;
+        x.load(in, r * C + c);
+        d.load(dy, r * C + c);
+#pragma unroll
+        for (int i = 0; i < N; i++) d.x[i] = gelu_gradient_scalar(x.x[i], d.x[i]);
+        d.round();
+#pragma unroll
+        for (int i = 0; i < N; i++) own[i] += d.x[i];
+        d.store(dx, r * C + c);
+    }
+    columns_store<N>(sums + blockIdx.y * C + c0, C - c0, own, shared);
+}
+
+static inline void gelu_backward_bias_cuda(Device *device, Number type, void *dx, float *dbias, const void *dy,
+                                           const void *in, size_t rows, size_t C, bool add, float *sums) {
+    const size_t slots = bias_slots(device, rows);
+    const bool wide = vector_is_wide(C * number_size(type), dx, dy, in, NULL);
+    auto run = VECTOR_SELECT(type, wide, gelu_backward_bias_kernel);
+    const size_t across = ceil_div(C, WARP * (wide ? vector_wide(type) : 1));
+    CUDA_RUN_GRID(device, run, cuda_grid(across, slots), CUDA_THREADS, 0, dx, sums, dy, in, rows, C);
+    columns_total(device, dbias, NULL, C, sums, slots, C, add);
+}
+
+#endif
