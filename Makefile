@@ -173,7 +173,7 @@ ONEDNN_SOURCES = $(patsubst %,tests/onednn/%.c,objects onednn product)
 ONEDNN_PROGRAMS = build/onednn/plants build/onednn/products
 ONEDNN_COMPILE = $(CC) -std=gnu11 -O3 -g $(NUMBERS) $(WARNINGS) -fopenmp
 HAS_ONEDNN = sh scripts/libraries.sh $(CC) quiet | grep -q USE_ONEDNN
-build/onednn/libdnnl.so.2: $(wildcard tests/onednn/*) Makefile scripts/libraries.sh build/settings | build
+build/onednn/libdnnl.so.2: $(wildcard tests/onednn/*) Makefile scripts/libraries.sh $(BUILD)/settings | build
 	@$(HAS_ONEDNN) || { echo "skipped, as oneDNN is not there: $@"; exit 0; }; mkdir -p $(@D) && \
 	$(ONEDNN_COMPILE) -fPIC -shared -fvisibility=hidden -DDNNL_DLL -DDNNL_DLL_EXPORTS -Xlinker -soname -Xlinker $(@F) \
 	    -Xlinker -z -Xlinker defs $(ONEDNN_SOURCES) -o $@.new && mv $@.new $@
@@ -192,8 +192,8 @@ test: $(TEST_TOOLS) $(if $(RUN)$(SANITIZE),,$(TEST_PROGRAMS) $(EMULATED_BENCH)) 
 	@$(if $(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
 
-test-machines: $(TEST_TOOLS) $(TEST_PROGRAMS) $(TESTS:%=build/%) ## runs the tests that depend on the machine as other machines would
-	@sh tests/machines.sh $(MAKE)
+test-machines: $(TEST_TOOLS) $(TEST_PROGRAMS) $(TESTS:%=$(BUILD)/%) ## runs the tests that depend on the machine as other machines would
+	@sh tests/machines.sh make
 
 test-all: ## runs all tests with their full grids
 	@TEST_ALL=1 $(MAKE) --no-print-directory test
@@ -257,13 +257,13 @@ check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's a
 GPU_BUILD = build/gpu
 NVCC_GPU = $(NVCC) -x cu $(NVCC_FLAGS) $(GPU_TARGETS) -Xcompiler -fopenmp,-Wno-unused-function -diag-suppress 177
 GPU_PROGRAMS = $(GPU_BUILD)/train_gpt $(GPU_BUILD)/bench_gpu $(GPU_BUILD)/test_kernels $(GPU_BUILD)/test_emulated
-$(GPU_BUILD)/train_gpt: $(PROGRAM) $(HEADERS) Makefile | build
+$(GPU_BUILD)/train_gpt: $(PROGRAM) $(HEADERS) Makefile $(BUILD)/settings | build
 	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt
 
-$(GPU_BUILD)/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) Makefile | build
+$(GPU_BUILD)/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) Makefile $(BUILD)/settings | build
 	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt
 
-$(GPU_BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile | build
+$(GPU_BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile $(BUILD)/settings | build
 	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt -lcmocka
 
 gpu-programs: $(GPU_PROGRAMS) ## the programs that scripts/gpu_check.sh runs on a GPU

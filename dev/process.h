@@ -1,4 +1,4 @@
-// process.h - what surrounds the process, and what that allows it: processors, by affinity and by control groups.
+// process.h - what surrounds the process, and what that allows it: processor time, by control groups.
 //
 // Containers, schedulers and shells give a process less than the machine has. The kernel says how much in files, which
 // are read here, once, at the start. `root` is put before every path, so that tests can show other machines; "" is this
@@ -77,22 +77,27 @@ static inline bool process_group(const char *root, const char *controller, char 
 static inline void process_visit_groups(const char *root, const char *controller,
                                         void (*visit)(const char *root, const char *folder, void *argument),
                                         void *argument) {
+    enum { NAME = 4096 };
     FILE *file = process_open(root, "/proc/self/mountinfo");
-    char *line = NULL, mounted[4096], top[4096], type[64], options[1024], group[4096], folder[8192 + 1];
+    char *line = NULL, type[64], options[512];
+    char *mounted = (char *)malloc(NAME), *top = (char *)malloc(NAME), *group = (char *)malloc(NAME);
+    char *folder = (char *)malloc(2 * NAME);
+    if (!mounted || !top || !group || !folder) die("out of memory at the start");
     size_t room = 0;
     while (file && getline(&line, &room, file) > 0) {
         const char *rest = strstr(line, " - ");  // "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu"
         if (!rest || !process_word(rest + 3, 0, type, sizeof(type))) continue;
         const bool v1 = strcmp(type, "cgroup") == 0, v2 = strcmp(type, "cgroup2") == 0;
         if (!v1 && !v2) continue;
-        if (v1 && !(process_word(rest + 3, 2, options, sizeof(options)) && process_listed(options, controller))) continue;
-        if (!process_word(line, 3, top, sizeof(top)) || !process_word(line, 4, mounted, sizeof(mounted))) continue;
-        if (!process_group(root, v1 ? controller : NULL, group, sizeof(group))) continue;
+        const bool optioned = process_word(rest + 3, 2, options, sizeof(options));
+        if (v1 && !(optioned && process_listed(options, controller))) continue;
+        if (!process_word(line, 3, top, NAME) || !process_word(line, 4, mounted, NAME)) continue;
+        if (!process_group(root, v1 ? controller : NULL, group, NAME)) continue;
         // What is mounted may be a part of the hierarchy: `top` and what is below.
         const size_t above = strcmp(top, "/") == 0 ? 0 : strlen(top);
         const bool below = strncmp(group, top, above) == 0 && (group[above] == '/' || group[above] == 0);
         const char *inner = below && strncmp(group + above, "/..", 3) != 0 ? group + above : "";
-        snprintf(folder, sizeof(folder), "%s%s", mounted, inner);
+        snprintf(folder, 2 * NAME, "%s%s", mounted, inner);
         for (size_t n = strlen(folder);; folder[n] = 0) {
             while (n > strlen(mounted) && folder[n - 1] == '/') folder[--n] = 0;
             visit(root, folder, argument);
@@ -100,6 +105,10 @@ static inline void process_visit_groups(const char *root, const char *controller
             while (folder[n - 1] != '/') n--;
         }
     }
+    free(mounted);
+    free(top);
+    free(group);
+    free(folder);
     free(line);
     if (file) fclose(file);
 }

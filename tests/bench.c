@@ -379,6 +379,14 @@ typedef struct {
 
 enum { RIVALS_MOST = 8 };
 
+// What a trainer that is opened now takes for the user's wish, and what those that are open find.
+static void set_threads(int n) {
+    char text[16];
+    snprintf(text, sizeof(text), "%d", n);
+    setenv("OMP_NUM_THREADS", text, 1);
+    omp_set_num_threads(n);
+}
+
 // Steps of several configurations in turns; medians, and ratios to the first.
 static void bench_rivals(int rounds, const Rival *rivals, int n) {
     const int all = omp_get_max_threads();
@@ -387,7 +395,7 @@ static void bench_rivals(int rounds, const Rival *rivals, int n) {
     StepRow row;
     for (int round = -1; round < rounds; round++) {
         for (int i = 0; i < n; i++) {
-            omp_set_num_threads(rivals[i].threads ? rivals[i].threads : all);
+            set_threads(rivals[i].threads ? rivals[i].threads : all);
             if (round < 0) {
                 trainers[i] = bench_open(rivals[i].flags);
                 start_trainer(trainers[i]);
@@ -408,19 +416,36 @@ static void bench_rivals(int rounds, const Rival *rivals, int n) {
         close_trainer(trainers[i]);
     }
     fflush(stdout);
-    omp_set_num_threads(all);
+    set_threads(all);
 }
 
 #define GPT2 "-e d12 --vocab 50257 --max-length 1024 "
 #define SMALL "-e d6 --vocab 8192 --max-length 2048 -p fp32 "
 
+// ROUNDS "FLAGS" ...: configurations in turns; "1:FLAGS" is with one thread.
+static void bench_turns(int n, char **words) {
+    Rival rivals[RIVALS_MOST];
+    if (n < 2 || n > 1 + RIVALS_MOST) die("usage: bench turns ROUNDS \"[THREADS:]FLAGS\" ..., at most %d", RIVALS_MOST);
+    for (int i = 1; i < n; i++) {
+        const char *colon = strchr(words[i], ':');
+        rivals[i - 1].threads = colon ? atoi(words[i]) : 0;
+        rivals[i - 1].flags = colon ? colon + 1 : words[i];
+    }
+    bench_rivals((int)size_min((size_t)atoi(words[0]), SAMPLES_MOST), rivals, n - 1);
+}
+
 int main(int argc, char **argv) {
+    threads_give_way(argv);
     static const Rival levels[] = {{0, GPT2 "-b 4 -t 256 -p bf16 -r 0"}, {0, GPT2 "-b 4 -t 256 -p bf16 -r 1"},
                                    {0, GPT2 "-b 4 -t 256 -p bf16 -r 2"}, {0, GPT2 "-b 4 -t 256 -p bf16 -r 3"}};
     static const Rival lengths[] = {{0, SMALL "-b 16 -t 128"}, {0, SMALL "-b 8 -t 256"}, {0, SMALL "-b 4 -t 512"},
                                     {0, SMALL "-b 2 -t 1024"}, {0, SMALL "-b 1 -t 2048"}, {1, SMALL "-b 8 -t 256"}};
+    if (argc > 1 && strcmp(argv[1], "turns") == 0) {
+        bench_turns(argc - 2, argv + 2);
+        return 0;
+    }
     if (argc > 1) {  // bench DETAILS SAMPLES FLAGS: one configuration
-        if (argc != 4) die("usage: bench [DETAILS(0..2) SAMPLES \"FLAGS\"]");
+        if (argc != 4) die("usage: bench [DETAILS(0..2) SAMPLES \"FLAGS\"], or bench turns ROUNDS \"FLAGS\" ...");
         bench(atoi(argv[1]), atoi(argv[2]), argv[3]);
         return 0;
     }

@@ -221,6 +221,7 @@ static void bench_steps(Side *sides, int size, int rounds) {
 }
 
 int main(int argc, char **argv) {
+    threads_give_way(argv);
     static Side sides[SIDES];
     static const char *const flags[SIDES] = {"resident", "--offload optimizer=host", "--offload optimizer=disk",
                                              "--offload weights=disk"};

@@ -8,8 +8,23 @@
 #include <sys/stat.h>
 
 #define TINY "-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -v 0 -g 0"
-// Nothing of the environment that the tests themselves run in.
-#define CLEAN "env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT -u OMP_WAIT_POLICY -u OMP_DYNAMIC"
+#define CLEAN "env"  // main() has taken out what the tests themselves run in
+
+static int n_processors(void) {
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+    return CPU_COUNT(&set);
+}
+
+// The number of one that this process may run on.
+static int some_processor(void) {
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (CPU_ISSET(i, &set)) return i;
+    }
+    return 0;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Control groups, as files that a test makes
@@ -119,19 +134,41 @@ static void test_quota_of_odd_files(void **state) {
     expect_quota(0);
 }
 
+// Processors, this rank's part of them, quota, ranks: threads, and whether the quota says so.
+static void test_threads_are_chosen(void **state) {
+    (void)state;
+    static const struct {
+        int processors;
+        double part, quota;
+        int local_size, threads;
+        bool limited;
+    } cases[] = {{8, 1, 0, 1, 8, false},    {8, 1, 3.5, 1, 4, true},  {8, 1, 0.5, 1, 1, true}, {8, 1, 8, 1, 8, false},
+                 {8, 1, 100, 1, 8, false},  {8, 0.25, 0, 4, 2, false}, {8, 1.0 / 3, 0, 3, 2, false},
+                 {2, 1.0 / 3, 0, 3, 1, false}, {8, 0.25, 4, 4, 1, true}, {8, 1.0 / 3, 4, 3, 1, true},
+                 {8, 1, 5, 4, 1, true},     {1, 1, 0.5, 1, 1, false}, {100000, 1, 0, 1, THREADS_MOST, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool limited;
+        const int n = threads_choose(cases[i].processors, cases[i].part, cases[i].quota, cases[i].local_size, &limited);
+        assert_int_equal(n, cases[i].threads);
+        assert_int_equal(limited, cases[i].limited);
+    }
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Teams
 
-// The steps' numbers of a run (tokens, losses, norms, rates), without its times, to be freed.
-__attribute__((format(printf, 1, 2))) static char *numbers_of(const char *format, ...) {
+// The steps' numbers of a run (tokens, losses, norms, rates), without its times, to be freed; and its threads.
+__attribute__((format(printf, 2, 3))) static char *numbers_of(int *team, const char *format, ...) {
     char command[1024], directory[256];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(command, sizeof(command), format, arguments);
     va_end(arguments);
     make_directory(directory);
-    char *output = run_command(0, "%s -o %s/out", command, directory);
+    char *output = run_command(0, "%s -o %s/out", command, directory), *threads = strstr(output, "\nthreads ");
     assert_says(output, "planned and measured alike");
+    assert_non_null(threads);
+    *team = atoi(threads + strlen("\nthreads "));
     free(output);
     char *numbers = run_command(0, "cut -d, -f1-3,5,6 %s/out/steps.csv", directory);
     assert_int_equal(count_lines(numbers), 4);
@@ -162,8 +199,10 @@ static void test_smaller_teams_give_right_numbers(void **state) {
     const char *flags = "-e 1x128x2 --vocab 257 -t 128 -b 5 -d 1280 -i random -v 0 -g 0 -x 3";
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
         const char *type = types[i % 2];
-        char *numbers = numbers_of(CLEAN " %s ./train_gpt %s -p %s", cases[i / 2].environment, flags, type);
-        char *right = numbers_of(CLEAN " %s ./train_gpt %s -p %s", cases[i / 2].same_as, flags, type);
+        int team, right_team;
+        char *numbers = numbers_of(&team, CLEAN " %s ./train_gpt %s -p %s", cases[i / 2].environment, flags, type);
+        char *right = numbers_of(&right_team, CLEAN " %s ./train_gpt %s -p %s", cases[i / 2].same_as, flags, type);
+        assert_int_equal(team, right_team);
         if (strcmp(numbers, right) != 0) {
             fail_msg("%s, %s:\n%snot as with %s:\n%s", cases[i / 2].environment, type, numbers, cases[i / 2].same_as,
                      right);
@@ -179,11 +218,10 @@ static void test_the_banner_says_how_many_threads_and_why(void **state) {
     need_openmp();
     static const struct {
         const char *command, *words;
-    } cases[] = {{"taskset -c 0 ./train_gpt", "threads    1: one for each processor that it may use\n"},
-                 {"OMP_NUM_THREADS=3 ./train_gpt", "threads    3: OMP_NUM_THREADS"},
+    } cases[] = {{"OMP_NUM_THREADS=3 ./train_gpt", "threads    3: OMP_NUM_THREADS"},
                  {"OMP_NUM_THREADS=2 OMP_THREAD_LIMIT=1 ./train_gpt",
                   "threads    1: OpenMP gives no more, OMP_THREAD_LIMIT=1"},
-                 {"OMP_NUM_THREADS=2 ./train_gpt", "; waiting by GOMP_SPINCOUNT=" THREADS_SPIN "\n"},
+                 {"OMP_NUM_THREADS=2 ./train_gpt", "; waiting by " THREADS_WAIT_NAME "=" THREADS_WAIT_VALUE "\n"},
                  {"OMP_NUM_THREADS=2 OMP_WAIT_POLICY=active ./train_gpt", "; waiting by OMP_WAIT_POLICY=active\n"},
                  {"OMP_NUM_THREADS=2 OMP_PROC_BIND=true ./train_gpt", "; waiting by OpenMP's default\n"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -191,6 +229,31 @@ static void test_the_banner_says_how_many_threads_and_why(void **state) {
         assert_says(output, cases[i].words);
         free(output);
     }
+    char *output = run_command(0, CLEAN " taskset -c %d ./train_gpt " TINY " --plan", some_processor());
+    assert_says(output, "threads    1: one for each processor that it may use\n");
+    free(output);
+    // What OpenMP says of itself is no fault.
+    output = run_command(0, CLEAN " OMP_DISPLAY_AFFINITY=true OMP_NUM_THREADS=16 ./train_gpt " TINY " --plan");
+    assert_says(output, "threads    16: OMP_NUM_THREADS");
+    free(output);
+}
+
+// The program keeps its name and its words through its second start, and starts no third time.
+static void test_the_second_start(void **state) {
+    (void)state;
+    need_openmp();
+    char *output = run_command(0, "sh -c './train_gpt " TINY " -x 1000000 >/dev/null & p=$!; sleep 1; cat /proc/$p/comm; "
+                                  "tr \"\\0\" \"\\n\" </proc/$p/environ | grep -c -e ^TRAIN_GPT_STARTED_AGAIN "
+                                  "-e ^" THREADS_WAIT_NAME "=" THREADS_WAIT_VALUE "; kill -9 $p'");
+    assert_string_equal(output, "train_gpt\n2\n");
+    free(output);
+    output = run_command(0, "TRAIN_GPT_STARTED_AGAIN=1 OMP_NUM_THREADS=2 ./train_gpt " TINY " --plan");
+    assert_says(output, "; waiting by OpenMP's default\n");
+    free(output);
+    output = run_command(0, "$(ls /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-x86-64.so.2 2>/dev/null | head -n 1) "
+                            "./train_gpt " TINY " --plan");
+    assert_says(output, "\nthreads    ");
+    free(output);
 }
 
 // Binding must not make the machine look like one processor.
@@ -210,6 +273,7 @@ static void test_binding_leaves_the_processors(void **state) {
 static void test_a_quota_of_half_a_processor(void **state) {
     (void)state;
     need_openmp();
+    if (n_processors() < 2) SKIP_AS("half of one processor is one thread, as is the whole");
     char group[128];
     snprintf(group, sizeof(group), "/sys/fs/cgroup/cpu/train_gpt_test_%d", (int)getpid());
     if (mkdir(group, 0755) != 0) {
@@ -237,14 +301,12 @@ static void test_ranks_share_processors(void **state) {
     if (system("command -v mpirun >/dev/null") != 0) {
         SKIP_AS("there is no mpirun");
     }
-    cpu_set_t set;
-    assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
-    const int processors = CPU_COUNT(&set);
+    const int processors = n_processors();
     const double quota = process_quota("");
     for (int n = 2; n <= 3; n++) {
         char words[64], *output = run_command(0, CLEAN " scripts/launch.sh %d ./train_gpt " TINY " --plan", n);
         int right = processors / n > 1 ? processors / n : 1;
-        if (quota > 0 && ceil(quota / n) < right) right = (int)ceil(quota / n);
+        if (quota > 0 && ceil(quota) / n < right) right = ceil(quota) / n < 1 ? 1 : (int)(ceil(quota) / n);
         snprintf(words, sizeof(words), "threads    %d: ", right);
         assert_says(output, words);
         free(output);
@@ -296,7 +358,7 @@ static void test_threads_that_cant_be_had(void **state) {
     need_openmp();
     const char *shim = "LD_PRELOAD=build/interpose.so";
     char command[1024];
-    expect_no_threads("2 threads can't be had: libgomp: ", "OMP_NUM_THREADS=2 OMP_STACKSIZE=100G ./train_gpt " TINY);
+    expect_no_threads("2 threads can't be had: libgomp: ", "OMP_NUM_THREADS=2 OMP_STACKSIZE=1000000G ./train_gpt " TINY);
     expect_no_threads("OMP_STACKSIZE=16k", "OMP_NUM_THREADS=2 OMP_STACKSIZE=16k ./train_gpt " TINY);
     expect_no_threads("stack is too small", "OMP_NUM_THREADS=2 OMP_STACKSIZE=100000B ./train_gpt " TINY);
     expect_no_threads("stack is too small", "sh -c 'ulimit -s 100; OMP_NUM_THREADS=1 exec ./train_gpt " TINY "'");
@@ -330,12 +392,18 @@ int main(int argc, char **argv) {
         return 0;
     }
     test_program = argv[0];
+    static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_WAIT_POLICY", "OMP_DYNAMIC",
+                                            "OMP_PROC_BIND", "OMP_PLACES", "OMP_MAX_ACTIVE_LEVELS", "OMP_NESTED",
+                                            "OMP_STACKSIZE", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY", "GOMP_STACKSIZE"};
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) unsetenv(variables[i]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quota_of_version_2),
         cmocka_unit_test(test_quota_of_version_1),
         cmocka_unit_test(test_quota_of_both_versions),
         cmocka_unit_test(test_quota_of_a_part_that_is_mounted),
         cmocka_unit_test(test_quota_of_odd_files),
+        cmocka_unit_test(test_threads_are_chosen),
+        cmocka_unit_test(test_the_second_start),
         cmocka_unit_test(test_smaller_teams_give_right_numbers),
         cmocka_unit_test(test_the_banner_says_how_many_threads_and_why),
         cmocka_unit_test(test_binding_leaves_the_processors),
