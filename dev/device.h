@@ -138,6 +138,12 @@ static inline void *device_stream(const Device *device, Queue queue) {
     return NULL;
 }
 
+// Who watches is told that bytes of the device's memory are a buffer of their own, or (owner NULL) no longer.
+static inline void device_region(const Device *device, void *pointer, size_t n_bytes, const char *owner) {
+    if (!device->observer || device->kind == DEVICE_PLAN || n_bytes == 0) return;
+    device->observer->region(pointer, n_bytes, owner, device_stream(device, QUEUE_COMPUTE));
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Plain operations on memory, used by the store and the loader
 

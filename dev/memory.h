@@ -95,8 +95,7 @@ static inline void memory_check_room(Memory *memory, Tier tier, size_t n_bytes, 
 static inline void memory_region(const Memory *memory, Tier tier, void *pointer, size_t n_bytes, const char *owner) {
     Device *device = memory->device;
     if (tier == TIER_HOST && !owner) host_writes(device, pointer, n_bytes);
-    if (tier != TIER_DEVICE || !device->observer || n_bytes == 0) return;
-    device->observer->region(pointer, n_bytes, owner, device_stream(device, QUEUE_COMPUTE));
+    if (tier == TIER_DEVICE) device_region(device, pointer, n_bytes, owner);
 }
 
 // Memory for the whole run. `owner` is a literal, for messages. Sizes are rounded up to `align` bytes, MEMORY_ALIGN or
