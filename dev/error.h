@@ -48,10 +48,15 @@ static inline void (**error_ranks(void))(int) {
 }
 
 // Says "train_gpt: MESSAGE", or from another rank than 0 "train_gpt: rank 2: MESSAGE", and ends all ranks. All of it is
-// one write, as a launcher mixes what it reads from stdout and stderr. A thread beside the main one ends without the
-// library's clean-up, which would race with it.
+// one write, as a launcher mixes what it reads from stdout and stderr, and only the first thread speaks. A thread beside
+// the main one ends without the library's clean-up, which would race with it.
 static inline void error_end(int status, const char *after, const char *format, va_list arguments) {
+    static pid_t ending = 0;            // the thread that ends the program; two queues may fail at the same time
     char message[8192], rank[32] = "";  // room for a path of PATH_MAX
+    pid_t nobody = 0;
+    if (!__atomic_compare_exchange_n(&ending, &nobody, gettid(), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        while (nobody != gettid()) pause();
+    }
     vsnprintf(message, sizeof(message), format, arguments);
     if (error_launched(true) > 0) {
         snprintf(rank, sizeof(rank), "rank %d: ", error_launched(true));
