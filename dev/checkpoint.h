@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <sys/stat.h>
 
+#include "file.h"
 #include "store.h"
 
 enum { CHECKPOINT_FORMAT = 3, CHECKPOINT_HEADER = 1024, CHECKPOINT_SECTIONS = 3 };
@@ -36,19 +37,8 @@ typedef struct {
     uint64_t header_hash;  // of everything before
 } CheckpointHeader;
 
-static inline uint64_t checkpoint_hash(uint64_t hash, const void *data, size_t n_bytes) {
-    const char *from = (const char *)data;
-    for (size_t i = 0; i + 4 <= n_bytes; i += 4) {
-        uint32_t word;
-        memcpy(&word, from + i, 4);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
-        hash ^= hash >> 29;
-    }
-    return hash;
-}
-
 static inline uint64_t checkpoint_header_hash(const CheckpointHeader *header) {
-    return checkpoint_hash(1, header, offsetof(CheckpointHeader, header_hash));
+    return file_hash(1, header, offsetof(CheckpointHeader, header_hash));
 }
 
 static inline ModelShape checkpoint_shape(const CheckpointHeader *header) {
@@ -60,50 +50,6 @@ static inline ModelShape checkpoint_shape(const CheckpointHeader *header) {
     shape.Vp = round_up(shape.V, 128);
     shape.maxT = (size_t)header->maxT;
     return shape;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Whole reads and writes
-
-static inline bool file_write(int fd, const void *data, size_t n_bytes) {
-    const char *from = (const char *)data;
-    while (n_bytes > 0) {
-        ssize_t n = write(fd, from, n_bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            if (n == 0) errno = ENOSPC;
-            return false;
-        }
-        from += n;
-        n_bytes -= (size_t)n;
-    }
-    return true;
-}
-
-// False at the end of the file or an error (errno 0 tells the end).
-static inline bool file_read(int fd, void *data, size_t n_bytes) {
-    char *to = (char *)data;
-    while (n_bytes > 0) {
-        ssize_t n = read(fd, to, n_bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            if (n == 0) errno = 0;
-            return false;
-        }
-        to += n;
-        n_bytes -= (size_t)n;
-    }
-    return true;
-}
-
-// Renames a finished, still open file over its final name, so that both survive a power cut. False: see errno.
-static inline bool file_commit(int fd, const char *partial, const char *path, const char *directory) {
-    if (fsync(fd) != 0 || close(fd) != 0 || rename(partial, path) != 0) return false;
-    int directory_fd = open(directory, O_RDONLY);
-    if (directory_fd < 0) return false;
-    bool synced = fsync(directory_fd) == 0 || errno == EINVAL;  // some file systems can't sync directories
-    close(directory_fd);
-    return synced;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -126,7 +72,9 @@ static inline bool checkpoint_stretch(const BlockLayout *layout, size_t at, size
         const Tensor *tensor = &layout->tensors[*i];
         *first = size_max(tensor->offset, at);
         *end = size_min(tensor->offset + tensor->n_saved, at + n);
-        if (*first < *end) return ++*i, true;
+        if (*first >= *end) continue;
+        ++*i;
+        return true;
     }
     return false;
 }
@@ -136,10 +84,10 @@ static inline void checkpoint_path(char *path, size_t size, const char *director
     if (n < 0 || (size_t)n >= size) die("-o %s: the path is too long", directory);
 }
 
-// Writes directory/checkpoint_STEP.bin; header: magic, format, model, sizes and hashes are filled in here.
+// Writes directory/checkpoint_STEP.bin; header: magic, format, model, sizes and hashes are filled in here. directory NULL
+// (a plan): only takes what that takes.
 static inline void checkpoint_save(Store *store, CheckpointHeader *header, const char *directory) {
     char path[PATH_MAX], partial[PATH_MAX + 16], padded[CHECKPOINT_HEADER] = {0};
-    bool real = store->device->kind != DEVICE_PLAN;
     memcpy(header->magic, CHECKPOINT_MAGIC, 8);
     header->format = CHECKPOINT_FORMAT;
     header->L = (int64_t)store->shape.L;
@@ -148,17 +96,18 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
     header->V = (int64_t)store->shape.V;
     header->maxT = (int64_t)store->shape.maxT;
     header->type = store->type;
-    header->n_parameters = (int64_t)store_parameters(&store->shape);
-    checkpoint_path(path, sizeof(path), directory, header->step);
-    snprintf(partial, sizeof(partial), "%s.partial", path);
-    const bool writes = real && store->ranks->rank == 0;
+    header->n_parameters = (int64_t)layout_parameters(&store->shape);
+    const bool writes = directory && store->ranks->rank == 0;
+    if (directory) checkpoint_path(path, sizeof(path), directory, header->step);
+    if (directory) snprintf(partial, sizeof(partial), "%s.partial", path);
     int fd = writes ? open(partial, O_CREAT | O_TRUNC | O_WRONLY, 0666) : -1;
     if (writes && (fd < 0 || !file_write(fd, padded, sizeof(padded)))) checkpoint_fail(fd, partial, path);
     size_t mark = memory_mark(store->memory, TIER_HOST);
     float *values;
     const size_t room = store_push_piece(store, &values, NULL);
-    memory_watch(store->memory, QUEUES, values, room * sizeof(float), true);
-    if (real) memset(values, 0, room * sizeof(float));  // a rank other than 0 fills its own parts only
+    if (host_writes(store->device, values, room * sizeof(float))) {
+        memset(values, 0, room * sizeof(float));  // a rank other than 0 fills its own parts only
+    }
     for (int section = 0; section < CHECKPOINT_SECTIONS; section++) {
         uint64_t hash = (uint64_t)section;
         for (size_t block = 0; block < store->n_blocks; block++) {
@@ -166,9 +115,9 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
             for (size_t at = 0, n; at < layout->n_elements; at += n) {
                 n = size_min(room, layout->n_elements - at);
                 store_get(store, CHECKPOINT_HOMES[section], block, at, n, values);
-                memory_watch(store->memory, QUEUES, values, n * sizeof(float), false);
+                if (!host_reads(store->device, values, n * sizeof(float))) continue;
                 for (size_t i = 0, first, end; writes && checkpoint_stretch(layout, at, n, &i, &first, &end);) {
-                    hash = checkpoint_hash(hash, values + (first - at), (end - first) * sizeof(float));
+                    hash = file_hash(hash, values + (first - at), (end - first) * sizeof(float));
                     if (!file_write(fd, values + (first - at), (end - first) * sizeof(float))) {
                         checkpoint_fail(fd, partial, path);
                     }
@@ -178,7 +127,7 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
         header->hashes[section] = hash;
     }
     memory_release(store->memory, TIER_HOST, mark);
-    if (real) ranks_barrier(store->ranks);
+    ranks_barrier(store->ranks);
     if (!writes) return;
     header->header_hash = checkpoint_header_hash(header);
     memcpy(padded, header, sizeof(*header));
@@ -202,7 +151,7 @@ static inline const char *checkpoint_read_header(int fd, CheckpointHeader *heade
     if (header->header_hash != checkpoint_header_hash(header)) return "has a damaged header";
     ModelShape shape = checkpoint_shape(header);
     bool sane = header->L > 0 && header->NH > 0 && header->C > 0 && header->V > 0 && header->maxT > 0 &&
-                header->C % header->NH == 0 && header->n_parameters == (int64_t)store_parameters(&shape) &&
+                header->C % header->NH == 0 && header->n_parameters == (int64_t)layout_parameters(&shape) &&
                 header->type >= 0 && header->type < NUMBERS;
     if (!sane) return "has an impossible model";
     int64_t n_bytes = CHECKPOINT_HEADER + CHECKPOINT_SECTIONS * header->n_parameters * (int64_t)sizeof(float);
@@ -221,7 +170,7 @@ static inline const char *checkpoint_check(const char *path, CheckpointHeader *h
         for (size_t left = (size_t)header->n_parameters * sizeof(float), part; left > 0 && !wrong; left -= part) {
             part = size_min(left, sizeof(buffer));
             if (!file_read(fd, buffer, part)) wrong = errno ? error_text() : "ends too early";
-            hash = checkpoint_hash(hash, buffer, part);
+            hash = file_hash(hash, buffer, part);
         }
         if (!wrong && hash != header->hashes[section]) wrong = "is damaged: a checksum does not fit";
     }
@@ -229,13 +178,24 @@ static inline const char *checkpoint_check(const char *path, CheckpointHeader *h
     return wrong;
 }
 
-// Fills the store from a checked file of the same model; on PLAN, counts. with_moments: go on with the run; otherwise
-// the weights start a new one.
+// Reads the tensors of elements [at, at + n) of a block, which come next in an open file, and goes on with the hash.
+static inline uint64_t checkpoint_read_piece(int fd, const char *path, const BlockLayout *layout, size_t at, size_t n,
+                                             float *values, uint64_t hash) {
+    memset(values, 0, n * sizeof(float));
+    for (size_t i = 0, first, end; checkpoint_stretch(layout, at, n, &i, &first, &end);) {
+        const size_t n_bytes = (end - first) * sizeof(float);
+        if (!file_read(fd, values + (first - at), n_bytes)) die("short read in %s", path);
+        hash = file_hash(hash, values + (first - at), n_bytes);
+    }
+    return hash;
+}
+
+// Fills the store from a checked file of the same model; path NULL (a plan): only takes what that takes. with_moments: go
+// on with the run; otherwise the weights start a new one.
 static inline void checkpoint_load(Store *store, const char *path, bool with_moments) {
-    bool real = store->device->kind != DEVICE_PLAN;
     CheckpointHeader header;
-    int fd = real ? open(path, O_RDONLY) : -1;
-    if (real && (fd < 0 || checkpoint_read_header(fd, &header))) die("can't read %s again: it has changed", path);
+    const int fd = path ? open(path, O_RDONLY) : -1;
+    if (path && (fd < 0 || checkpoint_read_header(fd, &header))) die("can't read %s again: it has changed", path);
     size_t mark = memory_mark(store->memory, TIER_HOST);
     float *values;
     void *rounded = NULL;
@@ -247,19 +207,15 @@ static inline void checkpoint_load(Store *store, const char *path, bool with_mom
             const BlockLayout *layout = store_layout(store, block);
             for (size_t at = 0, n; at < layout->n_elements; at += n) {
                 n = size_min(room, layout->n_elements - at);
-                memory_watch(store->memory, QUEUES, values, n * sizeof(float), true);
-                if (real) memset(values, 0, n * sizeof(float));
-                for (size_t i = 0, first, end; real && checkpoint_stretch(layout, at, n, &i, &first, &end);) {
-                    size_t n_bytes = (end - first) * sizeof(float);
-                    if (!file_read(fd, values + (first - at), n_bytes)) die("short read in %s", path);
-                    hash = checkpoint_hash(hash, values + (first - at), n_bytes);
+                if (host_writes(store->device, values, n * sizeof(float))) {
+                    hash = checkpoint_read_piece(fd, path, layout, at, n, values, hash);
                 }
                 store_put(store, CHECKPOINT_HOMES[section], block, at, n, values, rounded);
             }
         }
-        if (real && hash != header.hashes[section]) die("%s changed while it was read", path);
+        if (path && hash != header.hashes[section]) die("%s changed while it was read", path);
     }
-    if (real) close(fd);
+    if (path) close(fd);
     store_join(store);
     memory_release(store->memory, TIER_HOST, mark);
 }

@@ -50,6 +50,13 @@ static inline void ranks_plan(Ranks *ranks, int size) {
 }
 
 #ifdef USE_MPI
+static inline void ranks_abort(int status) {
+    int begun = 0, ended = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&ended);
+    if (begun && !ended) MPI_Abort(MPI_COMM_WORLD, status);
+}
+
 // A processor on which several ranks of this machine may run is shared by them; launchers may bind each to its own.
 static inline double ranks_processors(MPI_Comm local) {
     enum { MOST = 4096 };
@@ -84,6 +91,7 @@ static inline void ranks_open(Ranks *ranks) {
     MPI_Initialized(&begun);
     if (begun) MPI_Query_thread(&provided);
     else MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    *error_ranks() = ranks_abort;
     MPI_Comm_rank(MPI_COMM_WORLD, &ranks->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks->size);
     if (provided < MPI_THREAD_SERIALIZED) die("this MPI allows calls from one thread only (level %d)", provided);

@@ -18,7 +18,7 @@
 #include "number.h"
 #include "queue.h"
 
-enum { CUDA_THREADS = 256, WARP = 32, CUDA_EVENTS = 64, CUDA_CALLS = 256 };
+enum { CUDA_THREADS = 256, WARP = 32, CUDA_EVENTS = 192, CUDA_CALLS = 256 };
 
 // A function that a queue calls on the host, and its argument.
 typedef struct {

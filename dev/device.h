@@ -9,6 +9,10 @@
 // fetch (in), stash (out), collective (between ranks). On the CPU the calling thread is the compute queue, and the
 // others are threads (queue.h); on CUDA all are streams (cuda.h). Events order them, as CUDA's do.
 //
+// What the host itself does to memory that the program planned (reading tokens, first values, AdamW on the host, poison,
+// sums of results, files) is an operation like any other: host_reads() and host_writes() stand before it. PLAN skips it,
+// the other devices first wait for the queues that still use those bytes, and who watches the device is told.
+//
 // Invariant: nothing that depends on the values of tensors may change what a step does on a device; PLAN has none.
 #ifndef DEVICE_H
 #define DEVICE_H
@@ -24,7 +28,7 @@
 #include "cuda.h"
 #include "error.h"
 #include "number.h"
-#include "queue.h"
+#include "queue_cpu.h"
 
 typedef enum { DEVICE_PLAN, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
@@ -37,7 +41,33 @@ typedef struct {
     size_t cuda;  // index in Cuda's events
 } DeviceEvent;
 
-enum { DEVICE_EVENTS = 64 };
+enum { DEVICE_EVENTS = 64, DEVICE_USES = 16 };
+
+// Bytes of the host's memory that a queue reads or writes until `done` happens.
+typedef struct {
+    const char *at, *end;
+    bool write;
+    DeviceEvent done;
+} DeviceUse;
+
+// The uses of a queue that may not have happened yet, oldest first, in a ring.
+typedef struct {
+    DeviceUse uses[DEVICE_USES];
+    size_t first, n;
+} DeviceUses;
+
+// Somebody who watches what the program does to its memory, such as the emulator of the tests. Queues are CUDA's streams.
+typedef struct {
+    // [pointer, pointer + n_bytes) of the device's memory is a buffer of its own, or (owner NULL) no longer.
+    void (*region)(void *pointer, size_t n_bytes, const char *owner, void *stream);
+    // The host reads or writes bytes of its own, now; or a function that is called on a queue next will.
+    void (*host)(const void *pointer, size_t n_bytes, bool write);
+    void (*call)(void *stream, const void *pointer, size_t n_bytes, bool write);
+} DeviceObserver;
+
+#ifdef __CUDACC__
+static_assert(DEVICE_EVENTS + (int)QUEUES * DEVICE_USES <= CUDA_EVENTS, "every event and every use has one of CUDA's");
+#endif
 
 typedef struct Device {
     DeviceKind kind;
@@ -51,6 +81,9 @@ typedef struct Device {
     Queues *queues;          // of the CPU
     DeviceEvent events[DEVICE_EVENTS];
     size_t n_events;  // given out
+    const char *host, *host_end;       // the host's memory that queues may use
+    DeviceUses uses[QUEUES];           // of it
+    const DeviceObserver *observer;    // NULL: nobody watches
     double flops;           // counted by PLAN: floating-point operations (2 per multiply-add) since device_reset_counts
     double bytes;           // counted by PLAN: bytes read and written by operations, each tensor once
 } Device;
@@ -71,6 +104,16 @@ static inline double device_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+// A PLAN device that stands in for another one; without products of matrices (devices.h).
+static inline void device_stand_in(Device *plan, const Device *like) {
+    memset(plan, 0, sizeof(*plan));
+    plan->kind = DEVICE_PLAN;
+    plan->real = like->real;
+    plan->name = like->name;
+    plan->threads = like->threads;
+    plan->compute_capability = like->compute_capability;
+}
+
 // An operation on the PLAN device: its cost, from the table at the top of each kernel file.
 static inline void device_plan(Device *device, double flops, double bytes) {
     device->flops += flops;
@@ -83,6 +126,23 @@ static inline void device_plan(Device *device, double flops, double bytes) {
 #else
 #define CUDA_ONLY(...) die("this program was built without CUDA; use --device cpu")
 #endif
+
+// CUDA's stream of a queue, for those who watch.
+static inline void *device_stream(const Device *device, Queue queue) {
+#ifdef __CUDACC__
+    if (device->cuda) return device->cuda->queues[queue];
+#else
+    (void)device;
+    (void)queue;
+#endif
+    return NULL;
+}
+
+// Who watches is told that bytes of the device's memory are a buffer of their own, or (owner NULL) no longer.
+static inline void device_region(const Device *device, void *pointer, size_t n_bytes, const char *owner) {
+    if (!device->observer || device->kind == DEVICE_PLAN || n_bytes == 0) return;
+    device->observer->region(pointer, n_bytes, owner, device_stream(device, QUEUE_COMPUTE));
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Plain operations on memory, used by the store and the loader
@@ -172,18 +232,59 @@ static inline void device_wait_event(Device *device, DeviceEvent *event) {
     }
 }
 
+// Whether the event has happened as it was recorded last; false may come late.
+static inline bool device_event_passed(const Device *device, const DeviceEvent *event) {
+#ifdef __CUDACC__
+    if (device->kind == DEVICE_CUDA) return cudaEventQuery(device->cuda->events[event->cuda]) == cudaSuccess;
+#else
+    (void)device;
+#endif
+    return queue_event_passed(&event->cpu);
+}
+
+// What was called last on a queue reads or writes these bytes, if they are the host's.
+static inline void device_note_use(Device *device, Queue queue, const void *pointer, size_t n_bytes, bool write) {
+    const char *at = (const char *)pointer;
+    DeviceUses *uses = &device->uses[queue];
+    if (device->kind == DEVICE_PLAN || n_bytes == 0 || at < device->host || at >= device->host_end) return;
+    if (device->kind == DEVICE_CPU && queue == QUEUE_COMPUTE) return;  // it has happened
+    while (uses->n > 0 && device_event_passed(device, &uses->uses[uses->first].done)) {
+        uses->first = (uses->first + 1) % DEVICE_USES;
+        uses->n--;
+    }
+    if (uses->n == DEVICE_USES) {  // the two oldest become one: of all bytes between, until the later
+        const DeviceUse *oldest = &uses->uses[uses->first];
+        DeviceUse *next = &uses->uses[(uses->first + 1) % DEVICE_USES];
+        next->at = oldest->at < next->at ? oldest->at : next->at;
+        next->end = oldest->end > next->end ? oldest->end : next->end;
+        next->write = oldest->write || next->write;
+        uses->first = (uses->first + 1) % DEVICE_USES;
+        uses->n--;
+    }
+    const size_t place = (uses->first + uses->n++) % DEVICE_USES;
+    DeviceUse *use = &uses->uses[place];
+    use->at = at;
+    use->end = at + n_bytes;
+    use->write = write;
+    use->done.cuda = DEVICE_EVENTS + (size_t)queue * DEVICE_USES + place;
+    device_record(device, queue, &use->done);
+}
+
 // Device or (pinned) host memory to device or host memory, on a queue.
 static inline void device_copy(Device *device, Queue queue, void *to, const void *from, size_t n_bytes) {
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 0, 2.0 * (double)n_bytes); return;
-    case DEVICE_CPU: queue_copy(device->queues, queue, to, from, n_bytes); return;
+    case DEVICE_PLAN: device_plan(device, 0, 2.0 * (double)n_bytes); break;
+    case DEVICE_CPU: queue_copy(device->queues, queue, to, from, n_bytes); break;
     case DEVICE_CUDA:
         CUDA_ONLY(CUDA_CHECK(cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, device->cuda->queues[queue])));
-        return;
+        break;
     }
+    device_note_use(device, queue, to, n_bytes, true);
+    device_note_use(device, queue, from, n_bytes, false);
 }
 
 // run(a copy of argument) on the host in the order of the queue; at most QUEUE_ARGUMENT bytes. It may not use the device.
+// What it reads or writes of the host's memory its caller says: device_note_use() after it.
 static inline void device_call(Device *device, Queue queue, void (*run)(void *), const void *argument,
                                size_t n_bytes) {
     switch (device->kind) {
@@ -202,6 +303,51 @@ static inline void device_join(Device *device, DeviceEvent *const *joins) {
             if (other != q) device_await(device, (Queue)q, joins[other]);
         }
     }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What the host itself does
+
+// Waits for the queues that still use these bytes of the host's memory: if `write`, those that read them, too. False on
+// PLAN.
+static inline bool host_touches(Device *device, const void *pointer, size_t n_bytes, bool write) {
+    const char *at = (const char *)pointer, *end = at + n_bytes;
+    if (device->kind == DEVICE_PLAN) return false;
+    for (int q = 0; q < QUEUES; q++) {
+        DeviceUses *uses = &device->uses[q];
+        for (size_t i = 0; i < uses->n; i++) {
+            DeviceUse *use = &uses->uses[(uses->first + i) % DEVICE_USES];
+            const bool concerned = use->at < end && at < use->end && (write || use->write);
+            if (concerned && !device_event_passed(device, &use->done)) device_wait_event(device, &use->done);
+        }
+    }
+    if (device->observer && n_bytes > 0) device->observer->host(pointer, n_bytes, write);
+    return true;
+}
+
+// The host's memory that queues may use from here on: [pointer, pointer + n_bytes), pinned for a GPU; n_bytes 0: none any
+// more, once all queues have left it.
+static inline void device_host_memory(Device *device, void *pointer, size_t n_bytes) {
+    if (device->host) {
+        host_touches(device, device->host, (size_t)(device->host_end - device->host), true);
+        if (device->kind == DEVICE_CUDA) CUDA_ONLY(CUDA_CHECK(cudaHostUnregister((void *)(uintptr_t)device->host)));
+    }
+    if (n_bytes > 0 && device->kind == DEVICE_CUDA) {
+        CUDA_ONLY(CUDA_CHECK(cudaHostRegister(pointer, n_bytes, cudaHostRegisterDefault)));
+    }
+    device->host = (const char *)pointer;
+    device->host_end = device->host + n_bytes;
+    memset(device->uses, 0, sizeof(device->uses));
+}
+
+// Before the host reads these bytes of its memory. False on PLAN, which has none: then it must not.
+static inline bool host_reads(Device *device, const void *pointer, size_t n_bytes) {
+    return host_touches(device, pointer, n_bytes, false);
+}
+
+// Before the host writes them, or gives them back to whoever takes them next.
+static inline bool host_writes(Device *device, const void *pointer, size_t n_bytes) {
+    return host_touches(device, pointer, n_bytes, true);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,9 @@
 #include "flags.h"
 #include "kernels/matmul.h"
 #include "threads.h"
+#ifdef EMULATED
+#include "observer.h"
+#endif
 
 // Devices to plan for; memory as their owners see it, GiB.
 static const struct {
@@ -51,6 +54,9 @@ static inline void device_open(Device *device, const char *name, double *memory,
     if (!absent) {
         device->real = DEVICE_CUDA;
         device->cuda = cuda_open(ranks->local_rank, ranks->local_size);
+#ifdef EMULATED
+        device->observer = &EMULATOR_OBSERVER;
+#endif
         device->name = device->cuda->name;
         device->compute_capability = device->cuda->compute_capability;
     }
@@ -89,6 +95,28 @@ static inline void device_describe(const Device *device, Number type, char *text
              converted ? " storage, fp32 arithmetic" : "");
 }
 
+// Whether products in bf16 are the device's own arithmetic, not fp32's on converted values.
+static inline bool device_multiplies_bf16(const Device *device) {
+    return device->real == DEVICE_CUDA || device->matmul->native_bf16;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Planning
+
+// A PLAN device that stands in for another one. matmul: that device's, so that the products which the plan finds can be
+// made for the run; NULL: its own.
+static inline void device_open_plan(Device *plan, const Device *like, struct Matmul *matmul) {
+    device_stand_in(plan, like);
+    plan->matmul = matmul ? matmul : matmul_open(like->real == DEVICE_CPU);
+}
+
+static inline void device_close_plan(Device *plan, const struct Matmul *matmul) {
+    if (plan->matmul != matmul) matmul_close(plan->matmul);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The rate of products
+
 // One product of square matrices, in memory taken for it: operations per second.
 static inline double device_product_rate(Device *device, Memory *memory, Number type, size_t size) {
     size_t n_bytes = size * size * number_size(type), mark = memory_mark(memory, TIER_DEVICE);
@@ -108,31 +136,38 @@ static inline double device_product_rate(Device *device, Memory *memory, Number 
     return rate;
 }
 
-// Rate of a product of large matrices, operations per second: what MFU is a share of. The best of a few, in memory of
-// its own, which is given back. A GPU that takes less than a millisecond is given larger matrices.
-static inline double device_matmul_rate(Device *device, Memory *memory, Number type) {
-    enum { TRIALS = 10, SIZE_CPU = 1024, SIZE_LEAST = 256, SIZE_MOST = 8192 };
-    const double enough = 0.1, least = 1e-3;  // seconds of one product
-    const bool gpu = device->real == DEVICE_CUDA;
-    Ledger *ledger = (Ledger *)calloc(1, sizeof(Ledger));
-    double best = 0, seconds = 0;
-    if (!ledger) die("out of memory at the start");
-    for (size_t size = gpu ? SIZE_LEAST : SIZE_CPU; size <= SIZE_MOST && seconds < least; size *= 2) {
-        device->kind = DEVICE_PLAN;
-        memory_plan(memory, device);
-        device_product_rate(device, memory, type, size);
-        *ledger = memory->ledger;
-        device->kind = device->real;
-        matmul_create(device);
-        memory_reserve(memory, device, ledger, ".", 0);
-        for (int trial = 0; trial < TRIALS && seconds < enough; trial++) {
-            best = fmax(best, device_product_rate(device, memory, type, size));
-            seconds = 2.0 * pow((double)size, 3) / best;
-        }
-        memory_unreserve(memory);
-        if (!gpu) break;
+// The best of some products of this size, in memory of its own, which is given back.
+static inline double device_best_rate(Device *device, Number type, size_t size) {
+    enum { TRIALS = 10 };
+    const double enough = 0.1;  // seconds of one product
+    Memory planned, memory;
+    Device plan;
+    double best = 0;
+    device_open_plan(&plan, device, device->matmul);
+    memory_plan(&planned, &plan);
+    device_product_rate(&plan, &planned, type, size);
+    matmul_create(device);
+    memory_reserve(&memory, device, &planned.ledger, ".", 0);
+    for (int trial = 0; trial < TRIALS && (trial == 0 || 2.0 * pow((double)size, 3) / best < enough); trial++) {
+        best = fmax(best, device_product_rate(device, &memory, type, size));
     }
-    free(ledger);
+    memory_close(&memory);
+    memory_close(&planned);
+    return best;
+}
+
+// Rate of a product of large matrices, operations per second: what MFU is a share of. A GPU that takes less than a
+// millisecond is given larger matrices.
+static inline double device_matmul_rate(Device *device, Number type) {
+    enum { SIZE_CPU = 1024, SIZE_LEAST = 256, SIZE_MOST = 8192 };
+    const double least = 1e-3;  // seconds of one product
+    if (device->real == DEVICE_CPU) return device_best_rate(device, type, SIZE_CPU);
+    double best = 0;
+    for (size_t size = SIZE_LEAST; size <= SIZE_MOST; size *= 2) {
+        const double rate = device_best_rate(device, type, size);
+        best = fmax(best, rate);
+        if (2.0 * pow((double)size, 3) / best >= least) break;
+    }
     return best;
 }
 

@@ -3,6 +3,8 @@
 // With several ranks, one that stops takes the others with it. Rank 0 speaks at once and the others four seconds later,
 // so that a fault which all of them meet is told once.
 //
+// How the others are taken along, collective.h knows; it leaves the way here (error_ranks).
+//
 // Invariant: nothing in the program calls exit(1) or perror() by itself; a wrong command line exits with 2 (flags.h).
 #ifndef ERROR_H
 #define ERROR_H
@@ -18,9 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#ifdef USE_MPI
-#include <mpi.h>
-#endif
 
 #if defined(__GNUC__)
 #define PRINTF_LIKE(format_index, first_argument) __attribute__((format(printf, format_index, first_argument)))
@@ -41,11 +40,23 @@ static inline int error_launched(bool rank) {
     return rank ? 0 : 1;
 }
 
+// What ends the other ranks, with an exit status; NULL while there are none. The only thing that a program which ends must
+// find without being told.
+static inline void (**error_ranks(void))(int) {
+    static void (*end_all)(int) = NULL;
+    return &end_all;
+}
+
 // Says "train_gpt: MESSAGE", or from another rank than 0 "train_gpt: rank 2: MESSAGE", and ends all ranks. All of it is
-// one write, as a launcher mixes what it reads from stdout and stderr. A thread beside the main one ends without the
-// library's clean-up, which would race with it.
+// one write, as a launcher mixes what it reads from stdout and stderr, and only the first thread speaks. A thread beside
+// the main one ends without the library's clean-up, which would race with it.
 static inline void error_end(int status, const char *after, const char *format, va_list arguments) {
+    static pid_t ending = 0;            // the thread that ends the program; two queues may fail at the same time
     char message[8192], rank[32] = "";  // room for a path of PATH_MAX
+    pid_t nobody = 0;
+    if (!__atomic_compare_exchange_n(&ending, &nobody, gettid(), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        while (nobody != gettid()) pause();
+    }
     vsnprintf(message, sizeof(message), format, arguments);
     if (error_launched(true) > 0) {
         snprintf(rank, sizeof(rank), "rank %d: ", error_launched(true));
@@ -53,12 +64,7 @@ static inline void error_end(int status, const char *after, const char *format, 
     }
     fflush(stdout);
     fprintf(stderr, "train_gpt: %s%s\n%s", rank, message, after);
-#ifdef USE_MPI
-    int begun = 0, ended = 0;
-    MPI_Initialized(&begun);
-    MPI_Finalized(&ended);
-    if (begun && !ended) MPI_Abort(MPI_COMM_WORLD, status);
-#endif
+    if (*error_ranks()) (*error_ranks())(status);
     if (gettid() != getpid()) {
         fflush(NULL);
         _exit(status);

@@ -96,7 +96,7 @@ static inline void layout_blocks(const ModelShape *s, size_t N, BlockLayout *emb
 }
 
 // Parameters as everybody counts them: the head is tied, the vocabulary not padded.
-static inline size_t store_parameters(const ModelShape *s) {
+static inline size_t layout_parameters(const ModelShape *s) {
     return s->V * s->C + s->maxT * s->C + s->L * (12 * s->C * s->C + 13 * s->C) + 2 * s->C;
 }
 

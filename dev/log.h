@@ -1,13 +1,16 @@
-// log.h - what the program says: steps.csv, memory.csv, the tables, the progress line.
+// log.h - the files that a run writes beside its checkpoints: steps.csv and memory.csv.
 //
 // steps.csv has one row per attempted step. Rows are written whole, one write each, so that a killed run leaves whole
 // rows; a resumed run drops the rows after its checkpoint. Nothing here allocates after log_open().
 #ifndef LOG_H
 #define LOG_H
 
-#include <time.h>
+#include <limits.h>
+#include <sys/stat.h>
 
-#include "checkpoint.h"
+#include "collective.h"
+#include "file.h"
+#include "ledger.h"
 
 #define LOG_STEPS_HEADER                                                                                      \
     "step,tokens,train_loss,val_loss,norm,lr,ms,tokens_per_second,mfu,peak_device_bytes,peak_host_bytes,skipped," \
@@ -29,10 +32,7 @@ typedef struct {
 typedef struct {
     const char *directory;  // NULL: no files
     int steps_fd;
-    bool terminal;  // a progress line instead of a line per step
 } Log;
-
-static inline double log_mib(size_t n_bytes) { return (double)n_bytes / (1024.0 * 1024.0); }
 
 static inline void log_path(char *path, size_t size, const char *directory, const char *name) {
     int n = snprintf(path, size, "%s/%s", directory, name);
@@ -62,10 +62,9 @@ static inline void log_copy_rows(FILE *old, FILE *to, int64_t last_step) {
 }
 
 // Makes the directory and starts steps.csv; a resumed run (last_step >= 0) keeps the rows up to its checkpoint.
-static inline void log_open(Log *log, const char *directory, int64_t last_step, bool terminal) {
+static inline void log_open(Log *log, const char *directory, int64_t last_step) {
     log->directory = directory;
     log->steps_fd = -1;
-    log->terminal = terminal;
     if (!directory) return;
     char path[PATH_MAX], partial[PATH_MAX];
     log_path(path, sizeof(path), directory, "steps.csv");
@@ -131,39 +130,6 @@ static inline void log_memory_csv(const char *directory, Ranks *ranks, const Led
     }
     if (!file) return;
     if (fclose(file) != 0 || rename(partial, path) != 0) die("can't write %s: %s", path, error_text());
-}
-
-static inline void log_table_row(const Ledger *ledger, const char *name, int tier, int kind) {
-    printf("  %-22s", name);
-    for (int p = 0; p < PHASES; p++) {
-        const PhaseLedger *phase = &ledger->phases[p];
-        if (!phase->occurred) continue;
-        printf("%11.2f", log_mib(kind < 0 ? phase->peak[tier] : phase->kinds[tier][kind]));
-    }
-    putchar('\n');
-}
-
-// The memory of every phase at its peak by kind, MiB.
-static inline void log_table(const Ledger *ledger, const char *title) {
-    printf("%-24s", title);
-    for (int p = 0; p < PHASES; p++) {
-        if (ledger->phases[p].occurred) printf("%11s", PHASE_NAMES[p]);
-    }
-    putchar('\n');
-    for (int t = 0; t < TIERS; t++) {
-        if (ledger_peak(ledger, (Tier)t) == 0) continue;
-        for (int k = 0; k < KINDS; k++) {
-            char name[64];
-            size_t most = 0;
-            for (int p = 0; p < PHASES; p++) most = size_max(most, ledger->phases[p].kinds[t][k]);
-            snprintf(name, sizeof(name), t == TIER_DEVICE ? "%s%s" : "%s: %s", t == TIER_DEVICE ? "" : TIER_NAMES[t],
-                     KIND_NAMES[k]);
-            if (most > 0) log_table_row(ledger, name, t, k);
-        }
-        char name[64];
-        snprintf(name, sizeof(name), "%s peak", TIER_NAMES[t]);
-        log_table_row(ledger, name, t, -1);
-    }
 }
 
 #endif

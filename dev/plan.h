@@ -1,66 +1,41 @@
-// plan.h - what a run does, what it costs, whether it fits, and what would.
+// plan.h - Config -> Ledger: what a run takes, a pure function; whether it fits, and what would.
 //
-// A Config is all that the training step depends on besides data and weights. The same step run on the PLAN device
-// (device.h) says what it takes of each tier; here that is held against what there is, and changed until it fits.
+// The training step itself, and all else that the run does, is called once on a PLAN device with a memory that has nothing
+// behind it (device.h, memory.h); what that leaves in the ledger is the plan. Nothing of the run's own is touched.
 #ifndef PLAN_H
 #define PLAN_H
 
+#include "config.h"
 #include "devices.h"
-#include "kernels/attention.h"
-#include "placement.h"
 
-// What a run does, after the flags, the data and a checkpoint have been looked at.
 typedef struct {
-    ModelShape shape;
-    Number type;
-    size_t B, T;           // sequences per micro-batch of a rank, tokens per sequence
-    size_t micro_batches;  // per step
-    AttentionKind attention;
-    int recompute;            // level of -r
-    size_t recompute_layers;  // for the first so many layers
-    size_t head_chunks;
-    Placement place;
-    int64_t steps;
-    size_t sample_length;       // 0: no samples
-    size_t validation_batches;  // 0: no validation
-    bool save, load, resume;    // there will be checkpoints; weights come from one; and the moments, too
-} Config;
+    Ledger ledger;
+    double flops, bytes;  // of a step: floating-point operations, bytes that operations read and write
+} Plan;
 
-enum { LEVEL_BLOCKS = 3 };  // the level of -r that keeps nothing of a layer but its input
+// Does everything once that a run of `config` will do, on a PLAN device; leaves the costs of the step in `plan`.
+typedef void (*PlanPass)(const Config *config, Device *device, Memory *memory, Ranks *ranks, Plan *plan);
 
-// Recompute level of a layer: -r for the first --recompute-layers layers, 0 for the rest.
-static inline int config_level(const Config *config, size_t l) {
-    return l < config->recompute_layers ? config->recompute : 0;
-}
+// For what plans are made.
+typedef struct {
+    const Device *device;
+    int n_ranks;
+    PlanPass pass;
+} Planner;
 
-// ---------------------------------------------------------------------------------------------------------------
-// Least costs of a step
-
-// Model operations per token of a training step: 6 N + 6 L C T, the causal half of attention counted once.
-static inline double plan_flops_per_token(const Config *config) {
-    const ModelShape *s = &config->shape;
-    return 6.0 * (double)store_parameters(s) + 6.0 * (double)(s->L * s->C * config->T);
-}
-
-// Bytes that a rank must send in a step: a reduce-scatter of the gradients (fp32) and a gather of the gradients or the
-// weights, (N-1)/N of each. More micro-batches of stage 2 and 3, and the gathers of stage 3, come on top.
-static inline size_t plan_least_sent(const Config *c, int n_ranks) {
-    size_t N = (size_t)n_ranks, n = store_parameters(&c->shape);
-    size_t gathered = c->place.stage == 0 ? sizeof(float) : number_size(c->type);
-    return n * (N - 1) / N * (sizeof(float) + gathered);
-}
-
-// Bytes that a step must write to the disk: what lives there and changes, once.
-static inline size_t plan_least_written(const Config *c, int n_ranks) {
-    const Placement *p = &c->place;
-    size_t N = (size_t)n_ranks, n = store_parameters(&c->shape), size = number_size(c->type), n_bytes = 0;
-    if (p->optimizer == TIER_DISK) {
-        n_bytes += n / (p->stage >= 1 ? N : 1) * sizeof(float) * (c->type == FP32 ? 2 : 3);
-    }
-    if (p->gradients == TIER_DISK) n_bytes += n / (p->stage >= 2 ? N : 1) * sizeof(float) * c->micro_batches;
-    if (p->weights == TIER_DISK) n_bytes += n / (p->stage >= 3 ? N : 1) * size;
-    if (p->activations == TIER_DISK) n_bytes += c->shape.L * c->B * c->T * c->shape.C * size * c->micro_batches;
-    return n_bytes;
+// matmul: the device's own products, if this is the plan of the run, which will need those that it finds; else NULL.
+static inline void plan_make(const Planner *planner, const Config *config, struct Matmul *matmul, Plan *plan) {
+    Device device;
+    Memory memory;
+    Ranks ranks;
+    memset(plan, 0, sizeof(*plan));
+    device_open_plan(&device, planner->device, matmul);
+    memory_plan(&memory, &device);
+    ranks_plan(&ranks, planner->n_ranks);
+    planner->pass(config, &device, &memory, &ranks, plan);
+    plan->ledger = memory.ledger;
+    memory_close(&memory);
+    device_close_plan(&device, matmul);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -76,10 +51,11 @@ typedef struct {
 static inline void budget_open(Budget *budget, const Options *o, const Device *device, const Ranks *ranks) {
     const bool cpu = device->real == DEVICE_CPU;
     const double here = 1.0 / ranks->local_size, free_part = 1.0 - o->headroom / 100.0;
+    const double available = (double)device_memory_available() * here;  // asked once: it changes all the time
     double on_device = o->device_memory, on_host = o->host_memory;
-    if (on_device == 0) on_device = (double)device_available(device) * (cpu ? here : 1.0);
+    if (on_device == 0) on_device = cpu ? available : (double)device_available(device);
     if (on_host == 0) {
-        on_host = (double)device_memory_available() * here;
+        on_host = available;
         if (cpu && o->device_memory > 0) on_host -= fmin(on_host, o->device_memory);
     }
     memset(budget, 0, sizeof(*budget));
@@ -107,7 +83,7 @@ static inline bool plan_relax(Config *config, const Budget *budget, const Ledger
     const bool shared = budget->shared;
     const bool host_full = shared || budget_needed(budget, ledger, TIER_HOST) > budget->bytes[TIER_HOST];
     if (config->recompute < LEVEL_BLOCKS || config->recompute_layers < config->shape.L) {
-        config->recompute = config->recompute_layers < config->shape.L ? config->recompute : config->recompute + 1;
+        if (config->recompute_layers == config->shape.L) config->recompute = (Level)(config->recompute + 1);
         config->recompute_layers = config->shape.L;
     } else if (config->attention == ATTENTION_PLAIN) {
         config->attention = ATTENTION_FUSED;
@@ -134,18 +110,31 @@ static inline bool plan_relax(Config *config, const Budget *budget, const Ledger
     return true;
 }
 
-// The flags of a configuration that was found for another one.
-static inline void plan_flags(const Config *c, const Config *asked, int n_ranks, char *text, size_t size) {
-    char offload[128];
-    int n = snprintf(text, size, "-b %zu -t %zu -r %d", c->B, c->T, c->recompute);
-    if (c->micro_batches > 1) {
-        n += snprintf(text + n, size - (size_t)n, " -d %zu", c->B * c->T * c->micro_batches * (size_t)n_ranks);
+// Looks for flags with which a run that takes `ledger` fits; writes them to `text` (size). False if there are none; *least:
+// the least that it found to need of `tier`.
+static inline bool plan_search(const Planner *planner, const Config *asked, const Ledger *ledger, const Budget *budget,
+                               Tier tier, size_t *least, char *text, size_t size) {
+    Config config = *asked;
+    Plan plan;
+    plan.ledger = *ledger;
+    *least = budget_needed(budget, &plan.ledger, tier);
+    while (plan_relax(&config, budget, &plan.ledger)) {
+        plan_make(planner, &config, NULL, &plan);
+        *least = size_min(*least, budget_needed(budget, &plan.ledger, tier));
+        if (!budget_fits(budget, &plan.ledger)) continue;
+        config_flags(&config, asked, planner->n_ranks, text, size);
+        return true;
     }
-    if (c->head_chunks > 1) n += snprintf(text + n, size - (size_t)n, " --head-chunks %zu", c->head_chunks);
-    placement_text(&c->place, offload, sizeof(offload));
-    if (offload[0]) n += snprintf(text + n, size - (size_t)n, " --offload %s", offload);
-    if (c->place.stage > 0) n += snprintf(text + n, size - (size_t)n, " -z %d", c->place.stage);
-    if (c->attention != asked->attention) snprintf(text + n, size - (size_t)n, " --attention fused");
+    return false;
+}
+
+// A configuration that needs less memory.
+static inline Config plan_next(const Config *config) {
+    Config next = *config;
+    next.recompute = LEVEL_BLOCKS;
+    next.recompute_layers = next.shape.L;
+    next.head_chunks = size_max(next.head_chunks, 8);
+    return next;
 }
 
 #endif

@@ -13,23 +13,19 @@
 //     weights      home --fetch--> slot (at the rank's place) --gather--> the whole block, used, forgotten
 //     gradients    [home --fetch-->] slot, added to --reduce-scatter--> home (this rank's shard), or --stash--> home
 //
+//     activations  what -r 3 keeps of the layers: slot --stash--> home --fetch--> slot, for the backward
+//
 // Every gradient of a micro-batch is summed completely, then added once to its home. Stages 0 and 1 add up a rank's
 // micro-batches first and then over the ranks, at the last one; stages 2 and 3 add over the ranks in every micro-batch.
-// Transfers are of whole blocks, on their own queues; a slot's events say when it is filled and when drained.
+// Transfers are of whole blocks, on their own queues; slots keep them apart (slot.h).
 #ifndef STORE_H
 #define STORE_H
 
 #include "collective.h"
 #include "kernels/adamw.h"
 #include "layout.h"
-#include "memory.h"
-
-// What the flags ask for.
-typedef struct {
-    int stage;  // of ZeRO; 0 for one rank
-    Tier optimizer, gradients, weights, activations;
-    bool update_on_host;
-} Placement;
+#include "placement.h"
+#include "transfer.h"
 
 enum { HOME_WEIGHTS, HOME_GRADIENTS, HOME_MASTER, HOME_M, HOME_V, HOMES };
 
@@ -40,13 +36,15 @@ typedef struct {
     char *base;    // block after block
 } Home;
 
-// Room for one whole block on the device.
+// The residual stream x[0] ... x[L] (B,T,C) before, between and after the layers, where it has its home elsewhere than on
+// the device: what the layers read takes turns in two slots, x[l] in slot l % 2. x[L], which the head reads, stays.
 typedef struct {
-    char *data;
-    size_t block;
-    bool valid;                    // it holds `block`, or will once it is filled
-    DeviceEvent *filled, *drained;
-} Slot;
+    Tier tier;       // TIER_DEVICE: it is on the stack, and nothing here is in use
+    char *base;      // x[0] ... x[L-1], `distance` bytes apart
+    size_t n_bytes, distance;
+    Slot slots[2];
+    DeviceEvent *stashed;  // the last one that went home has arrived
+} StoreStream;
 
 enum { SLOTS = 3, UPDATE_SETS = 3 };
 static const int64_t NO_BLOCK = -1;
@@ -63,12 +61,14 @@ typedef struct {
     BlockLayout embedding, layer;
     size_t n_elements;  // of all blocks, padded
     Home homes[HOMES];  // for fp32 the master weights are the weights
-    Slot weights[SLOTS], gradients[SLOTS];
+    Transfers transfers;
+    Slot weights[SLOTS], gradients[SLOTS], updates[UPDATE_SETS];
+    StoreStream stream;
     double *chunk_sums;               // of the norm, for this rank's shard of every block
     size_t piece_elements;            // of an exchange
     float *received, *staged;         // pieces from the other ranks; of a shard whose home is elsewhere
     bool first, last;                 // of the step's micro-batches
-    DeviceEvent *ready, *fetched, *gathered, *stashed, *joins[QUEUES], *update_events[2 * UPDATE_SETS];
+    DeviceEvent *ready, *stashed, *joins[QUEUES];
 } Store;
 
 static inline const BlockLayout *store_layout(const Store *store, size_t block) {
@@ -120,16 +120,15 @@ static inline void store_open_home(Store *store, int home, Tier tier, bool shard
     h->sharded = sharded;
     h->size = size;
     h->base = (char *)memory_keep_aligned(store->memory, tier, kind, n * size,
-                                          tier == TIER_DISK ? MEMORY_PAGE : MEMORY_ALIGN, owner);
+                                          tier == TIER_DISK ? (size_t)MEMORY_PAGE : (size_t)MEMORY_ALIGN, owner);
 }
 
 static inline void store_open_slots(Store *store, Slot *slots, size_t size, Kind kind, const char *owner) {
     for (size_t i = 0; i < SLOTS; i++) {
         if (i == 1 && store->shape.L < 2) continue;  // block 1 is in slot 2
         size_t n = i == 0 ? store->embedding.n_elements : store->layer.n_elements;
-        slots[i].data = (char *)memory_keep_aligned(store->memory, TIER_DEVICE, kind, n * size, MEMORY_PAGE, owner);
-        slots[i].filled = device_event(store->device);
-        slots[i].drained = device_event(store->device);
+        slot_open(&slots[i], store->device,
+                  memory_keep_aligned(store->memory, TIER_DEVICE, kind, n * size, MEMORY_PAGE, owner));
     }
 }
 
@@ -148,8 +147,26 @@ static inline void store_open_exchange(Store *store) {
     }
 }
 
+static inline void store_open_stream(Store *store, size_t n_bytes) {
+    StoreStream *stream = &store->stream;
+    Memory *memory = store->memory;
+    stream->tier = store->place.activations;
+    if (stream->tier == TIER_DEVICE) return;
+    stream->n_bytes = n_bytes;
+    stream->distance = round_up(n_bytes, MEMORY_PAGE);
+    stream->base = (char *)memory_keep_aligned(memory, stream->tier, KIND_ACTIVATIONS, store->shape.L * stream->distance,
+                                               MEMORY_PAGE, "residual stream");
+    for (int i = 0; i < 2; i++) {
+        slot_open(&stream->slots[i], store->device,
+                  memory_keep_aligned(memory, TIER_DEVICE, KIND_ACTIVATIONS, n_bytes, MEMORY_PAGE,
+                                      "residual stream at a layer"));
+    }
+    stream->stashed = device_event(store->device);
+}
+
+// stream_bytes: of the residual stream of a micro-batch, (B,T,C).
 static inline void store_open(Store *store, Device *device, Memory *memory, Ranks *ranks, ModelShape shape,
-                              Number type, const Placement *place) {
+                              Number type, const Placement *place, size_t stream_bytes) {
     memset(store, 0, sizeof(*store));
     store->device = device;
     store->memory = memory;
@@ -181,15 +198,12 @@ static inline void store_open(Store *store, Device *device, Memory *memory, Rank
     store->chunk_sums = (double *)memory_keep(memory, TIER_DEVICE, KIND_GRADIENTS,
                                               store->n_elements / N / NORM_CHUNK * sizeof(double),
                                               "norm of each chunk");
-    bool disk = false;
-    for (int home = 0; home < HOMES; home++) disk = disk || store->homes[home].tier == TIER_DISK;
-    if (disk || place->activations == TIER_DISK) memory_open_bounce(memory);
+    transfers_open(&store->transfers, memory, placement_uses_disk(place));
     store->ready = device_event(device);
-    store->fetched = device_event(device);
-    store->gathered = device_event(device);
     store->stashed = device_event(device);
     for (int q = 0; q < QUEUES; q++) store->joins[q] = device_event(device);
-    for (int i = 0; i < 2 * UPDATE_SETS; i++) store->update_events[i] = device_event(device);
+    for (int i = 0; i < UPDATE_SETS; i++) slot_open(&store->updates[i], device, NULL);
+    store_open_stream(store, stream_bytes);
 }
 
 // Everything called before, on any queue, runs before everything that is called from here on.
@@ -203,9 +217,7 @@ static inline void store_zero_home(Store *store, int home) {
     const Home *h = &store->homes[home];
     size_t n_bytes = store->n_elements / (h->sharded ? (size_t)store->ranks->size : 1) * h->size;
     if (h->tier == TIER_DEVICE) device_zero(store->device, h->base, n_bytes);
-    if (h->tier != TIER_HOST || store->device->kind == DEVICE_PLAN) return;
-    memory_watch(store->memory, QUEUES, h->base, n_bytes, true);
-    memset(h->base, 0, n_bytes);
+    if (h->tier == TIER_HOST && host_writes(store->device, h->base, n_bytes)) memset(h->base, 0, n_bytes);
 }
 
 // Paddings, moments and gradients start as zero.
@@ -219,7 +231,7 @@ static inline void store_zero(Store *store) {
 }
 
 // Elements [at, at + n) of a block between a home and `values` (n) in page-aligned host memory: those that the home
-// has. put: into the home; otherwise out of it. at and n are multiples of NORM_CHUNK. The host waits.
+// has. put: into the home; otherwise out of it, and the host waits for them. at and n are multiples of NORM_CHUNK.
 static inline void store_move(Store *store, int home, size_t block, size_t at, size_t n, void *values, bool put) {
     size_t first, end, size = store->homes[home].size;
     store_range(store, home, block, &first, &end);
@@ -229,18 +241,22 @@ static inline void store_move(Store *store, int home, size_t block, size_t at, s
     char *host = (char *)values + (first - at) * size;
     char *place = store_at(store, home, block, first);
     Tier tier = store->homes[home].tier;
-    if (put) memory_transfer(store->memory, QUEUE_FETCH, tier, place, TIER_HOST, host, (end - first) * size);
-    else memory_transfer(store->memory, QUEUE_FETCH, TIER_HOST, host, tier, place, (end - first) * size);
-    device_record(store->device, QUEUE_FETCH, store->fetched);
-    device_wait_event(store->device, store->fetched);
+    if (put) {
+        transfer(&store->transfers, QUEUE_FETCH, tier, place, TIER_HOST, host, (end - first) * size);
+        return;
+    }
+    transfer(&store->transfers, QUEUE_FETCH, TIER_HOST, host, tier, place, (end - first) * size);
+    device_record(store->device, QUEUE_FETCH, store->ready);
+    device_wait_event(store->device, store->ready);
 }
 
 // values (n) fp32 into a home of the states; master weights go into the weights, rounded, as well. rounded (n): room
 // for that, in the compute type.
 static inline void store_put(Store *store, int home, size_t block, size_t at, size_t n, float *values, void *rounded) {
     if (home == HOME_MASTER && store->type != FP32) {
-        memory_watch(store->memory, QUEUES, rounded, n * number_size(store->type), true);
-        if (store->device->kind != DEVICE_PLAN) number_store(store->type, rounded, 0, n, values);
+        if (host_writes(store->device, rounded, n * number_size(store->type))) {
+            number_store(store->type, rounded, 0, n, values);
+        }
         store_move(store, HOME_WEIGHTS, block, at, n, rounded, true);
     }
     store_move(store, home, block, at, n, values, true);
@@ -250,7 +266,7 @@ static inline void store_put(Store *store, int home, size_t block, size_t at, si
 static inline void store_get(Store *store, int home, size_t block, size_t at, size_t n, float *values) {
     size_t S = store_shard_elements(store, block);
     store_move(store, home, block, at, n, values, false);
-    if (!store->homes[home].sharded || store->device->kind == DEVICE_PLAN) return;
+    if (!store->homes[home].sharded || !host_writes(store->device, values, n * sizeof(float))) return;
     for (size_t r = at / S; r * S < at + n; r++) {
         size_t first = size_max(r * S, at), end = size_min((r + 1) * S, at + n);
         ranks_to_root(store->ranks, (int)r, values + (first - at), (end - first) * sizeof(float));
@@ -270,27 +286,33 @@ static inline size_t store_push_piece(Store *store, float **values, void **round
     return n;
 }
 
+// First values of elements [at, at + n) of a block.
+static inline void store_first_values(const Store *store, float *values, size_t block, size_t at, size_t n,
+                                      uint64_t seed) {
+    const BlockLayout *layout = store_layout(store, block);
+    memset(values, 0, n * sizeof(float));
+    for (size_t i = 0; i < layout->n_tensors; i++) {
+        const Tensor *tensor = &layout->tensors[i];
+        const size_t first = size_max(tensor->offset, at), end = size_min(tensor->offset + tensor->n_saved, at + n);
+        if (first >= end) continue;
+        layout_first_values(values + (first - at), tensor, seed, block * BLOCK_TENSORS + i, store->shape.L,
+                            first - tensor->offset, end - first);
+    }
+}
+
 // GPT-2's initialisation: a function of the seed alone, the same for any device and number of ranks.
 static inline void store_initialise(Store *store, uint64_t seed) {
     size_t mark = memory_mark(store->memory, TIER_HOST);
     float *values;
     void *rounded = NULL;
     const size_t room = store_push_piece(store, &values, &rounded);
-    const bool real = store->device->kind != DEVICE_PLAN;
     store_zero(store);
     for (size_t block = 0; block < store->n_blocks; block++) {
-        const BlockLayout *layout = store_layout(store, block);
-        for (size_t at = 0, n; at < layout->n_elements; at += n) {
-            n = size_min(room, layout->n_elements - at);
-            memory_watch(store->memory, QUEUES, values, n * sizeof(float), true);
-            if (real) memset(values, 0, n * sizeof(float));
-            for (size_t i = 0; i < layout->n_tensors && real; i++) {
-                const Tensor *tensor = &layout->tensors[i];
-                size_t first = size_max(tensor->offset, at);
-                size_t end = size_min(tensor->offset + tensor->n_saved, at + n);
-                if (first >= end) continue;
-                layout_first_values(values + (first - at), tensor, seed, block * BLOCK_TENSORS + i, store->shape.L,
-                                    first - tensor->offset, end - first);
+        const size_t n_elements = store_layout(store, block)->n_elements;
+        for (size_t at = 0, n; at < n_elements; at += n) {
+            n = size_min(room, n_elements - at);
+            if (host_writes(store->device, values, n * sizeof(float))) {
+                store_first_values(store, values, block, at, n, seed);
             }
             store_put(store, HOME_MASTER, block, at, n, values, rounded);
         }
@@ -308,22 +330,19 @@ static inline Slot *store_slot(Slot *slots, size_t block) { return &slots[block 
 static inline void store_fetch_weights(Store *store, size_t block) {
     const Home *home = &store->homes[HOME_WEIGHTS];
     Slot *slot = store_slot(store->weights, block);
-    if (slot->valid && slot->block == block) return;
+    if (slot_holds(slot, block)) return;
     size_t first, end, N = (size_t)store->ranks->size, n_bytes = store_layout(store, block)->n_elements * home->size;
     Queue queue = home->tier == TIER_DEVICE ? QUEUE_COLLECTIVE : QUEUE_FETCH;
     store_range(store, HOME_WEIGHTS, block, &first, &end);
-    device_await(store->device, queue, slot->drained);
-    memory_transfer(store->memory, queue, TIER_DEVICE, slot->data + first * home->size, home->tier,
-                    store_at(store, HOME_WEIGHTS, block, first), (end - first) * home->size);
+    slot_fetch(store->device, slot, queue);
+    transfer(&store->transfers, queue, TIER_DEVICE, slot->data + first * home->size, home->tier,
+             store_at(store, HOME_WEIGHTS, block, first), (end - first) * home->size);
     if (home->sharded) {
-        if (queue == QUEUE_FETCH) {
-            device_record(store->device, QUEUE_FETCH, store->fetched);
-            device_await(store->device, QUEUE_COLLECTIVE, store->fetched);
-        }
+        if (queue == QUEUE_FETCH) slot_send(store->device, slot, QUEUE_FETCH, QUEUE_COLLECTIVE);
         collective_gather(store->ranks, store->device, slot->data, n_bytes / N);
         queue = QUEUE_COLLECTIVE;
     }
-    device_record(store->device, queue, slot->filled);
+    slot_filled(store->device, slot, queue);
     slot->block = block;
     slot->valid = true;
 }
@@ -333,7 +352,7 @@ static inline void store_fetch_weights(Store *store, size_t block) {
 static inline void store_weights_begin(Store *store, size_t block, int64_t next) {
     if (store_in_place(store, HOME_WEIGHTS)) return;
     store_fetch_weights(store, block);
-    device_await(store->device, QUEUE_COMPUTE, store_slot(store->weights, block)->filled);
+    slot_ready(store->device, store_slot(store->weights, block), QUEUE_COMPUTE);
     if (next != NO_BLOCK) store_fetch_weights(store, (size_t)next);
 }
 
@@ -345,7 +364,7 @@ static inline const char *store_weights(const Store *store, size_t block) {
 // Nothing called from here on reads them, until they are begun again.
 static inline void store_weights_done(Store *store, size_t block) {
     if (store_in_place(store, HOME_WEIGHTS)) return;
-    device_record(store->device, QUEUE_COMPUTE, store_slot(store->weights, block)->drained);
+    slot_done(store->device, store_slot(store->weights, block), QUEUE_COMPUTE);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -364,13 +383,13 @@ static inline bool store_gradients_add(const Store *store) {
 
 static inline void store_fetch_gradients(Store *store, size_t block) {
     Slot *slot = store_slot(store->gradients, block);
-    if (slot->valid && slot->block == block) return;
+    if (slot_holds(slot, block)) return;
     const Home *home = &store->homes[HOME_GRADIENTS];
-    device_await(store->device, QUEUE_FETCH, slot->drained);
+    slot_fetch(store->device, slot, QUEUE_FETCH);
     device_await(store->device, QUEUE_FETCH, store->stashed);
-    memory_transfer(store->memory, QUEUE_FETCH, TIER_DEVICE, slot->data, home->tier,
-                    store_at(store, HOME_GRADIENTS, block, 0), store_layout(store, block)->n_elements * home->size);
-    device_record(store->device, QUEUE_FETCH, slot->filled);
+    transfer(&store->transfers, QUEUE_FETCH, TIER_DEVICE, slot->data, home->tier,
+             store_at(store, HOME_GRADIENTS, block, 0), store_layout(store, block)->n_elements * home->size);
+    slot_filled(store->device, slot, QUEUE_FETCH);
     slot->block = block;
     slot->valid = true;
 }
@@ -379,10 +398,10 @@ static inline void store_fetch_gradients(Store *store, size_t block) {
 static inline void store_gradients_begin(Store *store, size_t block, int64_t next) {
     if (store_in_place(store, HOME_GRADIENTS)) return;
     Slot *slot = store_slot(store->gradients, block);
-    device_await(store->device, QUEUE_COMPUTE, slot->drained);
+    slot_fetch(store->device, slot, QUEUE_COMPUTE);
     if (!store_gradients_add(store)) return;
     store_fetch_gradients(store, block);
-    device_await(store->device, QUEUE_COMPUTE, slot->filled);
+    slot_ready(store->device, slot, QUEUE_COMPUTE);
     if (next != NO_BLOCK) store_fetch_gradients(store, (size_t)next);
 }
 
@@ -401,7 +420,6 @@ static inline void store_note_norm(Store *store, Queue queue, size_t block, size
 // Sum over ranks of a whole block of gradients: this rank's shard of it, in its place, or added to the shard's home.
 static inline void store_reduce(Store *store, size_t block, const float *whole) {
     const Home *home = &store->homes[HOME_GRADIENTS];
-    Memory *memory = store->memory;
     size_t S = store_shard_elements(store, block), first = store_shard(store, block);
     const bool away = home->sharded && home->tier != TIER_DEVICE, add = home->sharded && !store->first;
     for (size_t at = 0, n; at < S; at += n) {
@@ -411,11 +429,13 @@ static inline void store_reduce(Store *store, size_t block, const float *whole) 
         float *to = away ? store->staged : (float *)(void *)place;
         collective_exchange(store->ranks, store->device, whole, S, at, n, store->received);
         if (away && add) {
-            memory_transfer(memory, QUEUE_COLLECTIVE, TIER_DEVICE, to, home->tier, place, n * sizeof(float));
+            transfer(&store->transfers, QUEUE_COLLECTIVE, TIER_DEVICE, to, home->tier, place, n * sizeof(float));
         }
         collective_sum(store->ranks, store->device, to, own, store->received, n, add);
         if (store->last) store_note_norm(store, QUEUE_COLLECTIVE, block, at, to, n);
-        if (away) memory_transfer(memory, QUEUE_COLLECTIVE, home->tier, place, TIER_DEVICE, to, n * sizeof(float));
+        if (away) {
+            transfer(&store->transfers, QUEUE_COLLECTIVE, home->tier, place, TIER_DEVICE, to, n * sizeof(float));
+        }
     }
 }
 
@@ -439,14 +459,79 @@ static inline void store_gradients_done(Store *store, size_t block) {
     if (store_in_place(store, HOME_GRADIENTS)) return;
     slot->valid = false;
     if (!home->sharded) {
-        device_record(device, queue, store->gathered);
-        device_await(device, QUEUE_STASH, store->gathered);
-        memory_transfer(store->memory, QUEUE_STASH, home->tier, store_at(store, HOME_GRADIENTS, block, 0), TIER_DEVICE,
-                        whole, n * home->size);
+        slot_send(device, slot, queue, QUEUE_STASH);
+        transfer(&store->transfers, QUEUE_STASH, home->tier, store_at(store, HOME_GRADIENTS, block, 0), TIER_DEVICE,
+                 whole, n * home->size);
         device_record(device, QUEUE_STASH, store->stashed);
         queue = QUEUE_STASH;
     }
-    device_record(device, queue, slot->drained);
+    slot_done(device, slot, queue);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Activations: the residual stream, where it lives elsewhere
+//
+//     forward     layer l reads x[l] in slot l % 2, writes x[l+1] into the other; meanwhile x[l] goes away
+//     backward    layer l reads x[l] in slot l % 2; meanwhile x[l-1] comes into the other
+//
+// x[L-1] is still there when the backward begins.
+
+// Whether it does; otherwise it is on the stack, and nothing below may be called.
+static inline bool store_stream_is_away(const Store *store) { return store->stream.tier != TIER_DEVICE; }
+
+static inline char *store_stream_at(const Store *store, size_t l) {
+    return store->stream.base + l * store->stream.distance;
+}
+
+// Where the compute queue is to write x[l].
+static inline void *store_stream_begin(Store *store, size_t l) {
+    Slot *slot = &store->stream.slots[l % 2];
+    slot_fetch(store->device, slot, QUEUE_COMPUTE);
+    slot->block = l;
+    slot->valid = true;
+    return slot->data;
+}
+
+// x[l] is complete: it goes home.
+static inline void store_stream_written(Store *store, size_t l) {
+    StoreStream *stream = &store->stream;
+    Slot *slot = &stream->slots[l % 2];
+    if (l == store->shape.L) return;
+    slot_send(store->device, slot, QUEUE_COMPUTE, QUEUE_STASH);
+    transfer(&store->transfers, QUEUE_STASH, stream->tier, store_stream_at(store, l), TIER_DEVICE, slot->data,
+             stream->n_bytes);
+    device_record(store->device, QUEUE_STASH, stream->stashed);
+    slot_done(store->device, slot, QUEUE_STASH);
+}
+
+// Starts the way of x[l] back, unless it is there.
+static inline void store_fetch_stream(Store *store, size_t l) {
+    StoreStream *stream = &store->stream;
+    Slot *slot = &stream->slots[l % 2];
+    if (slot_holds(slot, l)) return;
+    slot_fetch(store->device, slot, QUEUE_FETCH);
+    device_await(store->device, QUEUE_FETCH, stream->stashed);
+    transfer(&store->transfers, QUEUE_FETCH, TIER_DEVICE, slot->data, stream->tier, store_stream_at(store, l),
+             stream->n_bytes);
+    slot_filled(store->device, slot, QUEUE_FETCH);
+    slot->block = l;
+    slot->valid = true;
+}
+
+// x[l], for the backward of layer l; x[l-1] is sent for.
+static inline const void *store_stream_read(Store *store, size_t l) {
+    Slot *slot = &store->stream.slots[l % 2];
+    store_fetch_stream(store, l);
+    slot_ready(store->device, slot, QUEUE_COMPUTE);
+    if (l > 0) store_fetch_stream(store, l - 1);
+    return slot->data;
+}
+
+// Nothing called from here on reads x[l].
+static inline void store_stream_done(Store *store, size_t l) {
+    Slot *slot = &store->stream.slots[l % 2];
+    slot_done(store->device, slot, QUEUE_COMPUTE);
+    slot->valid = false;
 }
 
 #endif

@@ -10,7 +10,9 @@
 #ifndef TUNE_H
 #define TUNE_H
 
-#include "checkpoint.h"
+#include "file.h"
+#include "kernels/matmul.h"
+#include "memory.h"
 
 #ifdef __CUDACC__
 enum { TUNE_TRIALS = 5, TUNE_COLUMNS = 13 };
@@ -128,7 +130,7 @@ static inline uint64_t tune_hash(const Device *device) {
         long long line[TUNE_COLUMNS];
         if (device->matmul->entries[i].cuda.choice == 0) continue;
         tune_line(device, &device->matmul->entries[i], line);
-        hash ^= checkpoint_hash(1, line, sizeof(line));  // in whatever order
+        hash ^= file_hash(1, line, sizeof(line));  // in whatever order
     }
 #else
     (void)device;

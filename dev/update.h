@@ -9,8 +9,7 @@
 //     compute             | piece 0 | piece 1 | ...
 //     stash                         | piece 0 | ...
 //
-// The buffers are on the stack: the step's queues are joined before and after. Where they are the host's, the host
-// waits as well until the last pieces have left them.
+// The buffers are on the stack: the step's queues are joined before and after.
 #ifndef UPDATE_H
 #define UPDATE_H
 
@@ -23,7 +22,7 @@ typedef struct {
 
 typedef struct {
     char *buffers[HOMES];  // NULL: that operand is used in place
-    DeviceEvent *filled, *drained;
+    Slot *slot;            // whose events they go by
 } UpdateSet;
 
 typedef struct {
@@ -75,30 +74,32 @@ static inline void update_transfer(const Update *u, UpdateSet *set, int home, co
     const Home *h = &u->store->homes[home];
     char *place = store_at(u->store, home, piece->block, piece->at);
     if (in) {
-        memory_transfer(u->store->memory, QUEUE_FETCH, u->tier, set->buffers[home], h->tier, place,
-                        piece->n * h->size);
+        transfer(&u->store->transfers, QUEUE_FETCH, u->tier, set->buffers[home], h->tier, place, piece->n * h->size);
     } else {
-        memory_transfer(u->store->memory, QUEUE_STASH, h->tier, place, u->tier, set->buffers[home],
-                        piece->n * h->size);
+        transfer(&u->store->transfers, QUEUE_STASH, h->tier, place, u->tier, set->buffers[home], piece->n * h->size);
     }
 }
 
 static inline void update_fetch(Update *u, UpdateSet *set, const UpdatePiece *piece) {
-    device_await(u->store->device, QUEUE_FETCH, set->drained);
+    slot_fetch(u->store->device, set->slot, QUEUE_FETCH);
     for (int home = 0; home < HOMES; home++) {
         bool read = home != HOME_WEIGHTS || u->store->type == FP32;
         if (set->buffers[home] && read) update_transfer(u, set, home, piece, true);
     }
-    device_record(u->store->device, QUEUE_FETCH, set->filled);
+    slot_filled(u->store->device, set->slot, QUEUE_FETCH);
 }
 
-// What the host itself computes on.
-static inline void update_watch(const Update *u, const UpdateSet *set, const UpdatePiece *piece) {
+// Before the host itself computes on a piece. False on PLAN.
+static inline bool update_on_host(const Update *u, const UpdateSet *set, const UpdatePiece *piece) {
+    bool runs = false;
     for (int home = 0; home < HOMES; home++) {
+        const size_t n_bytes = piece->n * u->store->homes[home].size;
         if (!update_has(u->store, home)) continue;
-        memory_watch(u->store->memory, QUEUES, update_operand(u, set, home, piece),
-                     piece->n * u->store->homes[home].size, home != HOME_GRADIENTS);
+        const void *operand = update_operand(u, set, home, piece);
+        runs = home == HOME_GRADIENTS ? host_reads(u->store->device, operand, n_bytes)
+                                      : host_writes(u->store->device, operand, n_bytes);
     }
+    return runs;
 }
 
 static inline void update_compute(Update *u, UpdateSet *set, const UpdatePiece *piece) {
@@ -110,20 +111,17 @@ static inline void update_compute(Update *u, UpdateSet *set, const UpdatePiece *
     float *v = (float *)update_operand(u, set, HOME_V, piece);
     const float *g = (const float *)update_operand(u, set, HOME_GRADIENTS, piece);
     if (update_has(store, HOME_MASTER)) master = (float *)update_operand(u, set, HOME_MASTER, piece);
-    if (store->device->kind == DEVICE_CUDA && u->tier == TIER_HOST) {
-        device_wait_event(store->device, set->filled);
-        update_watch(u, set, piece);
+    if (u->tier == TIER_HOST && update_on_host(u, set, piece)) {
         adamw_cpu(&u->step, store->type, w, master, m, v, g, piece->n, decayed);
     } else {
-        device_await(store->device, QUEUE_COMPUTE, set->filled);
+        slot_ready(store->device, set->slot, QUEUE_COMPUTE);
         adamw(store->device, &u->step, store->type, w, master, m, v, g, piece->n, decayed);
     }
-    device_record(store->device, QUEUE_COMPUTE, store->ready);
-    device_await(store->device, QUEUE_STASH, store->ready);
+    slot_send(store->device, set->slot, QUEUE_COMPUTE, QUEUE_STASH);
     for (int home = 0; home < HOMES; home++) {
         if (set->buffers[home] && home != HOME_GRADIENTS) update_transfer(u, set, home, piece, false);
     }
-    device_record(store->device, QUEUE_STASH, set->drained);
+    slot_done(store->device, set->slot, QUEUE_STASH);
 }
 
 // A rank has updated its shard of a block whose weights are whole on every rank: the others get it.
@@ -140,17 +138,15 @@ static inline void update_gather(Update *u, size_t block, DeviceEvent *stashed) 
     }
     Slot *slot = store_slot(store->weights, block);
     device_await(device, QUEUE_FETCH, stashed);
-    device_await(device, QUEUE_FETCH, slot->drained);
-    memory_transfer(store->memory, QUEUE_FETCH, TIER_DEVICE, slot->data + first * home->size, home->tier,
-                    store_at(store, HOME_WEIGHTS, block, first), S * home->size);
-    device_record(device, QUEUE_FETCH, store->fetched);
-    device_await(device, QUEUE_COLLECTIVE, store->fetched);
+    slot_fetch(device, slot, QUEUE_FETCH);
+    transfer(&store->transfers, QUEUE_FETCH, TIER_DEVICE, slot->data + first * home->size, home->tier,
+             store_at(store, HOME_WEIGHTS, block, first), S * home->size);
+    slot_send(device, slot, QUEUE_FETCH, QUEUE_COLLECTIVE);
     collective_gather(store->ranks, device, slot->data, S * home->size);
-    device_record(device, QUEUE_COLLECTIVE, store->gathered);
-    device_await(device, QUEUE_STASH, store->gathered);
-    memory_transfer(store->memory, QUEUE_STASH, home->tier, store_at(store, HOME_WEIGHTS, block, 0), TIER_DEVICE,
-                    slot->data, store_layout(store, block)->n_elements * home->size);
-    device_record(device, QUEUE_STASH, slot->drained);
+    slot_send(device, slot, QUEUE_COLLECTIVE, QUEUE_STASH);
+    transfer(&store->transfers, QUEUE_STASH, home->tier, store_at(store, HOME_WEIGHTS, block, 0), TIER_DEVICE,
+             slot->data, store_layout(store, block)->n_elements * home->size);
+    slot_done(device, slot, QUEUE_STASH);
 }
 
 // Buffers for what has its home elsewhere, in as many sets as there are pieces, at most UPDATE_SETS; without any, a
@@ -167,8 +163,7 @@ static inline void update_open(Update *u) {
     u->piece_elements = staged ? size_min(STORE_PIECE, largest) : largest;
     for (UpdatePiece piece = {0, 0, 0}; u->n_sets < UPDATE_SETS && update_next(u, &piece);) u->n_sets++;
     for (size_t i = 0; i < u->n_sets; i++) {
-        u->sets[i].filled = store->update_events[2 * i];
-        u->sets[i].drained = store->update_events[2 * i + 1];
+        u->sets[i].slot = &store->updates[i];
         for (int home = 0; home < HOMES; home++) {
             u->sets[i].buffers[home] = NULL;
             if (store->homes[home].tier == u->tier || !update_has(store, home)) continue;
@@ -176,18 +171,6 @@ static inline void update_open(Update *u) {
                 store->memory, u->tier, kinds[home], u->piece_elements * store->homes[home].size, MEMORY_PAGE,
                 owners[home]);
         }
-    }
-}
-
-// A skipped step leaves its buffers empty, but for the bytes on top that the witness of memory.h looks for.
-static inline void update_touch(const Update *u) {
-    const UpdateSet *last = &u->sets[u->n_sets - 1];
-    for (int home = HOMES - 1; home >= 0; home--) {
-        if (!last->buffers[home]) continue;
-        if (u->tier == TIER_HOST) memory_watch(u->store->memory, QUEUES, last->buffers[home], MEMORY_ALIGN, true);
-        if (u->tier == TIER_DEVICE) device_zero(u->store->device, last->buffers[home], MEMORY_ALIGN);
-        else memset(last->buffers[home], 0, MEMORY_ALIGN);
-        return;
     }
 }
 
@@ -202,7 +185,7 @@ static inline void store_update(Store *store, const AdamW *step) {
     for (int t = 0; t < TIERS; t++) marks[t] = memory_mark(store->memory, (Tier)t);
     update_open(&u);
     store_join(store);
-    if (step->apply || store->device->kind == DEVICE_PLAN) {
+    if (step->apply) {
         UpdatePiece piece = {0, 0, 0}, next = {0, 0, 0};
         size_t i = 0;
         bool more = update_next(&u, &next);
@@ -213,15 +196,14 @@ static inline void store_update(Store *store, const AdamW *step) {
             if (more) update_fetch(&u, &u.sets[(i + 1) % u.n_sets], &next);
             update_compute(&u, &u.sets[i % u.n_sets], &piece);
             if (!more || next.block != piece.block) {
-                update_gather(&u, piece.block, u.sets[i % u.n_sets].drained);
+                update_gather(&u, piece.block, u.sets[i % u.n_sets].slot->drained);
             }
         }
         for (int slot = 0; slot < SLOTS; slot++) store->weights[slot].valid = false;
     } else {
-        update_touch(&u);
+        memory_idle(store->memory);
     }
     store_join(store);
-    if (u.tier == TIER_HOST) device_wait_event(store->device, store->joins[QUEUE_STASH]);
     for (int t = 0; t < TIERS; t++) memory_release(store->memory, (Tier)t, marks[t]);
 }
 

@@ -137,22 +137,22 @@ static void product_run_packed(Matmul *matmul, Product *p) {
 static void product_sample(Trainer *m, Product *p, float *tiles) {
     if (p->n == SAMPLES_MOST) return;
     double t0 = device_seconds();
-    MatmulEntry *entry = matmul_find(&m->device, &p->shape);
+    MatmulEntry *entry = matmul_find(m->device, &p->shape);
     if (entry->tiled) {
-        matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device.threads);
+        matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device->threads);
     } else {
 #if USE_ONEDNN
-        matmul_onednn_cpu(&m->device.matmul->library, &entry->onednn, false, p->c, p->a, p->b, NULL, tiles);
+        matmul_onednn_cpu(&m->device->matmul->library, &entry->onednn, false, p->c, p->a, p->b, NULL, tiles);
 #endif
     }
     double t1 = device_seconds();
     p->plain_seconds[p->n] = t1 - t0;
 #if USE_ONEDNN
-    if (p->has_packed) product_run_packed(m->device.matmul, p);
+    if (p->has_packed) product_run_packed(m->device->matmul, p);
 #endif
     double t2 = device_seconds();
     p->packed_seconds[p->n] = p->has_packed ? t2 - t1 : 1e9;
-    if (!entry->tiled) matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device.threads);
+    if (!entry->tiled) matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device->threads);
     p->tiled_seconds[p->n] = entry->tiled ? t1 - t0 : device_seconds() - t2;
     p->n++;
 }
@@ -199,8 +199,8 @@ static void operation_end(Operations *all, int i, const char *name, double count
 // One sample of every operation that is not a product, on a layer's buffers, as the step runs them.
 static void operations_sample(Trainer *m, Operations *all) {
     const Config *c = &m->config;
-    Device *d = &m->device;
-    Memory *memory = &m->memory;
+    Device *d = m->device;
+    Memory *memory = m->memory;
     Store *store = &m->store;
     Number type = c->type;
     size_t B = c->B, T = c->T, C = c->shape.C, rows = B * T, size = number_size(type),
@@ -210,7 +210,7 @@ static void operations_sample(Trainer *m, Operations *all) {
     double pairs = 0.5 * (double)(rows * c->shape.NH) * (double)(T + 1);  // of a query and a key
     Layer a;
     memory_begin(memory, PHASE_FORWARD);  // abandoned at the end
-    batch_train(m, 0, 0);
+    batch_train(&m->batch, 0, 0);
     void *x = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "x");
     layer_take(m, &a, B, T, LEVEL_BLOCKS, false);
     void *dqkv = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * 3 * C * size, "dqkv");
@@ -262,7 +262,7 @@ static void operations_sample(Trainer *m, Operations *all) {
         store_note_norm(store, QUEUE_COMPUTE, block, 0, store_gradients(store, block),
                         store_layout(store, block)->n_elements);
     }
-    store_norm(store, m->batch.results + RESULT_NORM);
+    store_norm(store, m->results + RESULT_NORM);
     operation_end(all, i++, "norm", 1, 4.0 * (double)store->n_elements, 0, 0);
     AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
     operation_start();
@@ -285,14 +285,14 @@ static void bench(int details, int samples, const char *line) {
         p->a = product_memory(p->shape.M * p->shape.K * number_size(p->shape.a_type));
         p->b = product_memory(p->shape.K * p->shape.N * number_size(p->shape.b_type));
         p->c = product_memory(p->shape.M * p->shape.N * number_size(p->shape.c_type));
-        tiles_bytes = size_max(tiles_bytes, matmul_find(&m->device, &p->shape)->scratchpad);
-        tiles_bytes = size_max(tiles_bytes, matmul_tiled_floats(&p->shape, m->device.threads) * sizeof(float));
+        tiles_bytes = size_max(tiles_bytes, matmul_find(m->device, &p->shape)->scratchpad);
+        tiles_bytes = size_max(tiles_bytes, matmul_tiled_floats(&p->shape, m->device->threads) * sizeof(float));
 #if USE_ONEDNN
-        product_pack(m->device.matmul, p);
+        product_pack(m->device->matmul, p);
 #endif
     }
     float *tiles = (float *)product_memory(tiles_bytes);
-    trainer_start(m);
+    start_trainer(m);
     Operations operations;
     memset(&operations, 0, sizeof(operations));
     Copy copies;
@@ -344,7 +344,7 @@ static void bench(int details, int samples, const char *line) {
     size_t tokens = m->config.B * m->config.T * m->config.micro_batches;
     printf("| `%s` | %.1f | %.1f | %.1f | %.1f | %.0f %% | %.1f | %.0f |\n", line, 1e-9 * flops / ideal_matmul,
            1e-9 * copy, 1e3 * ideal, 1e3 * step, 100 * ideal / step, (double)tokens / step,
-           log_mib(ledger_peak(&m->plan, TIER_DEVICE)));
+           report_mib(ledger_peak(&run_of(m)->plan.ledger, TIER_DEVICE)));
     fflush(stdout);
     for (int i = 0; i < n_products; i++) {
         Product *p = &products[i];
@@ -366,7 +366,7 @@ static void bench(int details, int samples, const char *line) {
     }
     free(tiles);
     free(products);
-    trainer_close(m);
+    close_trainer(m);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ static void bench_rivals(int rounds, const Rival *rivals, int n) {
             set_threads(rivals[i].threads ? rivals[i].threads : all);
             if (round < 0) {
                 trainers[i] = bench_open(rivals[i].flags);
-                trainer_start(trainers[i]);
+                start_trainer(trainers[i]);
             }
             double start = device_seconds();
             train_step(trainers[i], &row);
@@ -410,10 +410,10 @@ static void bench_rivals(int rounds, const Rival *rivals, int n) {
         const Config *c = &trainers[i]->config;
         double step = median(seconds[i], rounds);
         if (i == 0) first = step;
-        printf("| `%s` | %d | %.1f | %.2f | %.1f | %.1f |\n", rivals[i].flags, trainers[i]->device.threads, 1e3 * step,
+        printf("| `%s` | %d | %.1f | %.2f | %.1f | %.1f |\n", rivals[i].flags, trainers[i]->device->threads, 1e3 * step,
                step / first, (double)(c->B * c->T * c->micro_batches) / step,
-               log_mib(ledger_peak(&trainers[i]->plan, TIER_DEVICE)));
-        trainer_close(trainers[i]);
+               report_mib(ledger_peak(&run_of(trainers[i])->plan.ledger, TIER_DEVICE)));
+        close_trainer(trainers[i]);
     }
     fflush(stdout);
     set_threads(all);

@@ -382,7 +382,7 @@ static void bench_passes(Bench *b, bool first) {
         printf(" %s |\n", i < 2 ? "" : "85 %");
         fflush(stdout);
     }
-    memory_unreserve(&b->memory);
+    memory_close(&b->memory);
     free(b->host_tokens);
 }
 
@@ -401,7 +401,7 @@ static void bench_attention(Bench *b) {
     // 70 % of 229 TFLOP/s: FlashAttention-2, T=1024, heads of 64, causal, on an H100.
     printf(" %s |\n", s->T == 1024 && s->C / s->NH == 64 ? "160 forward" : "");
     fflush(stdout);
-    memory_unreserve(&b->memory);
+    memory_close(&b->memory);
 }
 
 int main(int argc, char **argv) {

@@ -2,11 +2,7 @@
 #ifndef BENCH_HELPERS_H
 #define BENCH_HELPERS_H
 
-#define TRAIN_GPT_NO_MAIN
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
-#include "../train_gpt.cu"
-#pragma GCC diagnostic pop
+#include "run_helpers.h"
 
 #include "median.h"
 
@@ -71,9 +67,7 @@ static Trainer *bench_open(const char *line) {
     int argc = 0;
     snprintf(words, sizeof(words), "train_gpt %s -i random -g 0 -v 0 -u 0 -l 0.0001", line);
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = strdup(word);
-    Trainer *m = trainer_open(argc, argv);
-    plan(m, &m->config, &m->plan, NULL, NULL);
-    return m;
+    return plan_trainer(run_open(argc, argv));
 }
 
 #endif

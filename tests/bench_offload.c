@@ -31,13 +31,13 @@ static const int MICRO_BATCHES[2] = {1, 8};
 
 // Seconds of one update, as the step does it, with the gradients that are there.
 static double update_seconds(Trainer *m) {
-    memory_begin(&m->memory, PHASE_UPDATE);
+    memory_begin(m->memory, PHASE_UPDATE);
     AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
-    m->memory.disk.n_read = m->memory.disk.n_written = 0;
+    m->memory->disk.n_read = m->memory->disk.n_written = 0;
     double start = device_seconds();
     store_update(&m->store, &update);
     double seconds = device_seconds() - start;
-    memory_abandon(&m->memory);
+    memory_abandon(m->memory);
     return seconds;
 }
 
@@ -48,8 +48,8 @@ static double step_seconds(Trainer *m, int micro_batches, double *update) {
     m->config.micro_batches = (size_t)micro_batches;
     double start = device_seconds();
     for (int i = 0; i < micro_batches; i++) {
-        batch_train(m, m->step, (size_t)i);
-        train_micro_batch(m, 1.0f / (float)(step_windows(m) * m->config.T), i == 0, i + 1 == micro_batches);
+        batch_train(&m->batch, m->step, (size_t)i);
+        train_micro_batch(m, 1.0f / (float)(config_tokens(&m->config, m->ranks->size)), i == 0, i + 1 == micro_batches);
     }
     double middle = device_seconds();
     train_update(m, &row);
@@ -129,7 +129,7 @@ static void bench_adamw(int rounds) {
         StepRow row;
         Copy copy;
         double seconds[SAMPLES_MOST];
-        trainer_start(m);
+        start_trainer(m);
         train_step(m, &row);
         copy_open(&copy);
         for (int round = 0; round < rounds; round++) {
@@ -144,7 +144,7 @@ static void bench_adamw(int rounds) {
         fflush(stdout);
         free(copy.from);
         free(copy.to);
-        trainer_close(m);
+        close_trainer(m);
     }
 }
 
@@ -173,8 +173,8 @@ static void bench_updates(Side *sides, int rounds) {
             Side *side = &sides[way];  // one after each way
             seconds = update_seconds(side->trainer);
             if (round >= 0) side->updates[round] = seconds;
-            side->n_read = (double)side->trainer->memory.disk.n_read;
-            side->n_written = (double)side->trainer->memory.disk.n_written;
+            side->n_read = (double)side->trainer->memory->disk.n_read;
+            side->n_written = (double)side->trainer->memory->disk.n_written;
         }
     }
     const double n = (double)(states.n_streams * states.stream_bytes), read = median(raw[READ], rounds),
@@ -237,12 +237,12 @@ int main(int argc, char **argv) {
         sides[i].flags = flags[i];
         snprintf(line, sizeof(line), MODEL "%s", i == RESIDENT ? "" : flags[i]);
         sides[i].trainer = bench_open(line);
-        trainer_start(sides[i].trainer);
+        start_trainer(sides[i].trainer);
         step_seconds(sides[i].trainer, 1, &update);
     }
     bench_updates(sides, counts[0]);
     bench_steps(sides, 0, counts[1]);
     bench_steps(sides, 1, counts[2]);
-    for (int i = 0; i < SIDES; i++) trainer_close(sides[i].trainer);
+    for (int i = 0; i < SIDES; i++) close_trainer(sides[i].trainer);
     return 0;
 }

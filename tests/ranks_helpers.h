@@ -52,9 +52,9 @@ __attribute__((format(printf, 1, 2))) static inline Trainer *open_rank(const cha
 // What all ranks have is the same.
 static inline void check_same_on_all(Trainer *m, double value) {
     double all[64];
-    CHECK(m->ranks.size <= 64);
-    ranks_gather(&m->ranks, all, &value, 1);
-    for (int r = 0; r < m->ranks.size; r++) CHECK(memcmp(&all[r], &value, sizeof(value)) == 0);
+    CHECK(m->ranks->size <= 64);
+    ranks_gather(m->ranks, all, &value, 1);
+    for (int r = 0; r < m->ranks->size; r++) CHECK(memcmp(&all[r], &value, sizeof(value)) == 0);
 }
 
 #endif

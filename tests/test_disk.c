@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 #include "../dev/disk.h"
-#include "../dev/queue.h"
+#include "../dev/queue_cpu.h"
 
 enum { SECTORS = 64 };
 

@@ -18,9 +18,9 @@ static void child_run(void *argument) {
     const Child *child = (const Child *)argument;
     if (child->order) setenv("EMULATOR_STREAMS", child->order, 1);
     Trainer *m = open_trainer("-i random -g 0 -v 0 --device %s %s", child->order ? "cuda" : "cpu", child->line);
-    trainer_start(m);
+    start_trainer(m);
     RunResult result = run_steps(m, child->steps);
-    trainer_close(m);
+    close_trainer(m);
     assert_int_equal(write(child->result, &result, sizeof(result)), sizeof(result));
 }
 
@@ -125,7 +125,7 @@ static void count_step(void *argument) {
     (void)argument;
 #ifdef EMULATED
     Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -d 192 -r 1", MODELS[0]);
-    trainer_start(m);
+    start_trainer(m);
     run_steps(m, 1);
     emulator_reset_counts();
     StepRow row;
@@ -135,7 +135,7 @@ static void count_step(void *argument) {
     assert_true(counts.allocations == 0 && counts.frees == 0 && counts.host_allocations == 0);
     assert_true(counts.device_synchronisations == 0 && counts.float_atomics == 0);
     assert_true(counts.stream_synchronisations <= m->config.micro_batches + 1);
-    trainer_close(m);
+    close_trainer(m);
 #endif
 }
 
@@ -152,7 +152,7 @@ static void save_and_go_on(void *argument) {
     for (int pass = 0; pass < 2; pass++) {  // saved by CUDA; read by the CPU, then by CUDA
         Trainer *m = open_trainer("-i random -g 20 -m 2 -o %s -y %d --device %s %s -p bf16", directory, pass,
                                   pass ? "cpu" : "cuda", MODELS[2]);
-        trainer_start(m);
+        start_trainer(m);
         if (pass == 0) {
             run_steps(m, 1);
             assert_true(isfinite(validate(m)));
@@ -161,14 +161,14 @@ static void save_and_go_on(void *argument) {
             assert_as_planned(m);
         }
         states[pass] = state_hash(m);
-        trainer_close(m);
+        close_trainer(m);
     }
     assert_true(states[0] == states[1]);
     Trainer *m = open_trainer("-i random -g 0 -v 0 -o %s -y 1 --device cuda %s -p bf16", directory, MODELS[2]);
-    trainer_start(m);
+    start_trainer(m);
     assert_true(state_hash(m) == states[0] && m->step == 1);
     run_steps(m, 1);
-    trainer_close(m);
+    close_trainer(m);
 }
 
 static void test_checkpoint_across_devices(void **state) {
@@ -183,20 +183,20 @@ static void test_checkpoint_across_devices(void **state) {
 static void skip_step(void *argument) {
     (void)argument;
     Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -p fp32", MODELS[0]);
-    trainer_start(m);
+    start_trainer(m);
     run_steps(m, 1);
     const float poison = NAN;
     float *weight = home_at(m, HOME_MASTER, 0, 5), before;
-    device_download(&m->device, &before, weight, sizeof(before));
-    device_upload(&m->device, weight, &poison, sizeof(poison));
+    device_download(m->device, &before, weight, sizeof(before));
+    device_upload(m->device, weight, &poison, sizeof(poison));
     uint64_t state = state_hash(m);
     StepRow row;
     train_step(m, &row);
     assert_true(row.skipped && state_hash(m) == state && m->updates == 1 && m->step == 2);
-    device_upload(&m->device, weight, &before, sizeof(before));
+    device_upload(m->device, weight, &before, sizeof(before));
     train_step(m, &row);
     assert_true(!row.skipped && m->updates == 2 && isfinite(row.train_loss));
-    trainer_close(m);
+    close_trainer(m);
 }
 
 static void test_skipped_step(void **state) {
@@ -225,12 +225,12 @@ static void plan_elsewhere(void *argument) {
     (void)argument;
     Trainer *here = open_trainer("-i random --device cuda %s -p bf16 -r 2", MODELS[2]);
     for (size_t i = 0; i < sizeof(DEVICE_PROFILES) / sizeof(DEVICE_PROFILES[0]); i++) {
-        if (DEVICE_PROFILES[i].compute_capability != here->device.compute_capability) continue;
+        if (DEVICE_PROFILES[i].compute_capability != here->device->compute_capability) continue;
         Trainer *there = open_trainer("-i random --device plan:%s %s -p bf16 -r 2", DEVICE_PROFILES[i].name, MODELS[2]);
-        assert_memory_equal(&here->plan, &there->plan, sizeof(here->plan));
-        trainer_close(there);
+        assert_memory_equal(&run_of(here)->plan, &run_of(there)->plan, sizeof(Plan));
+        close_trainer(there);
     }
-    trainer_close(here);
+    close_trainer(here);
 }
 
 static void test_plan_for_a_gpu(void **state) {
@@ -243,8 +243,8 @@ static void test_plan_for_a_gpu(void **state) {
 static void too_small(void *argument) {
     setenv("EMULATOR_MEMORY", "6M", 1);
     Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -b 64 %s", MODELS[0], (const char *)argument);
-    prepare(m);
-    trainer_start(m);
+    run_plan(run_of(m));
+    start_trainer(m);
 }
 
 static void heads_too_wide(void *argument) {
@@ -267,11 +267,11 @@ static char tune_file[300];
 
 static void tuned_run(void *argument) {
     Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s --tune %s", MODELS[0], tune_file);
-    trainer_start(m);
+    start_trainer(m);
     RunResult result = run_steps(m, 1), *first = (RunResult *)argument;
     if (first->peak == 0) *first = result;
     assert_same_run(first, &result, "tuned");
-    trainer_close(m);
+    close_trainer(m);
 }
 
 static void tuned_runs(void *argument) {
@@ -333,7 +333,7 @@ static void run_between(void *argument) {
     setenv("EMULATOR_STREAMS", child->order, 1);
     Trainer *m = open_trainer("-i random -m 1 -g 2 -e 3x32x2 --vocab 67 -t 8 -b 1 --device cuda -o %s %s",
                               child->directory, child->line);
-    trainer_start(m);
+    start_trainer(m);
     for (int i = 0; i < 2; i++) {
         StepRow row;
         memset(&row, 0, sizeof(row));
@@ -343,7 +343,7 @@ static void run_between(void *argument) {
         if (child->after == AFTER_VALIDATION || child->after == AFTER_ALL) b->validations[i] = validate(m);
         if (child->after == AFTER_SAMPLE || child->after == AFTER_ALL) {
             sample(m);
-            b->samples[i] = checkpoint_hash(1, m->batch.slots[0].host_tokens, 2 * sizeof(int32_t));
+            b->samples[i] = file_hash(1, m->batch.host_tokens[0], 2 * sizeof(int32_t));
         }
         if (child->after == AFTER_SAVE || child->after == AFTER_ALL) {
             char path[PATH_MAX];
@@ -351,11 +351,11 @@ static void run_between(void *argument) {
             save(m);
             checkpoint_path(path, sizeof(path), child->directory, m->step);
             if (checkpoint_check(path, &header)) die("%s is not good", path);
-            b->saved[i] = checkpoint_hash(1, header.hashes, sizeof(header.hashes));
+            b->saved[i] = file_hash(1, header.hashes, sizeof(header.hashes));
         }
     }
     b->run.state = state_hash(m);
-    trainer_close(m);
+    close_trainer(m);
 }
 
 // Everything in between in the eager order, and each alone in the laziest, and nothing: the same bits, also of what was
@@ -413,7 +413,8 @@ static void test_update_on_host(void **state) {
     remove_directory(directory);
 }
 
-// What the host does with bytes of its slab while a queue still uses them, each in the trainer's own function.
+// What the host does with bytes of its slab that a queue still uses, each in the trainer's own function. It waits for the
+// queue, because the device knows of the use; without that knowledge the wait is missing.
 enum { EARLY_RELEASE, EARLY_RELEASE_OF_CALL, EARLY_POISON, EARLY_TOKENS, EARLY_SAMPLE, EARLY_SAVE, EARLIES };
 
 typedef struct {
@@ -427,29 +428,28 @@ static void use_early(void *argument) {
     setenv("EMULATOR_STREAMS", early->order, 1);
     Trainer *m = open_trainer("-i random -m 1 -g 2 --offload optimizer=disk --device cuda -o %s %s", early->directory,
                               MODELS[0]);
-    trainer_start(m);
+    start_trainer(m);
     if (early->what == EARLY_SAVE) save(m);  // the first one's poison would be found instead
-    const size_t mark = memory_mark(&m->memory, TIER_HOST);
-    char *from = (char *)memory_push_aligned(&m->memory, TIER_HOST, KIND_FILES, MEMORY_PAGE, MEMORY_PAGE, "early");
-    if (early->what > EARLY_RELEASE_OF_CALL) memory_release(&m->memory, TIER_HOST, mark);
-    if (early->what == EARLY_TOKENS) from = (char *)m->batch.slots[m->batch.at ^ 1].host_tokens;
-    if (early->what == EARLY_SAMPLE) from = (char *)m->batch.slots[0].host_tokens;
+    if (!early->waits) m->device->host = m->device->host_end = NULL;
+    const size_t mark = memory_mark(m->memory, TIER_HOST);
+    char *from = (char *)memory_push_aligned(m->memory, TIER_HOST, KIND_FILES, MEMORY_PAGE, MEMORY_PAGE, "early");
+    if (early->what > EARLY_RELEASE_OF_CALL) memory_release(m->memory, TIER_HOST, mark);
+    if (early->what == EARLY_TOKENS) from = (char *)m->batch.host_tokens[m->batch.current ^ 1];
+    if (early->what == EARLY_SAMPLE) from = (char *)m->batch.host_tokens[0];
     if (early->what == EARLY_RELEASE_OF_CALL) {
-        memory_transfer(&m->memory, QUEUE_STASH, TIER_DISK, store_at(&m->store, HOME_M, 0, 0), TIER_HOST, from,
-                        MEMORY_PAGE);
+        transfer(&m->store.transfers, QUEUE_STASH, TIER_DISK, store_at(&m->store, HOME_M, 0, 0), TIER_HOST, from,
+                 MEMORY_PAGE);
     } else {
-        device_copy(&m->device, QUEUE_STASH, m->batch.losses, from, 64);
+        device_copy(m->device, QUEUE_STASH, m->batch.losses, from, 64);
     }
-    device_record(&m->device, QUEUE_STASH, m->store.stashed);
-    if (early->waits) device_wait_event(&m->device, m->store.stashed);
     switch (early->what) {
-    case EARLY_POISON: memory_begin(&m->memory, PHASE_VALIDATION); break;
-    case EARLY_TOKENS: batch_open(m); break;
+    case EARLY_POISON: memory_begin(m->memory, PHASE_VALIDATION); break;
+    case EARLY_TOKENS: batch_next(&m->batch); break;
     case EARLY_SAMPLE: sample(m); break;
     case EARLY_SAVE: save(m); break;
-    default: memory_release(&m->memory, TIER_HOST, mark); break;
+    default: memory_release(m->memory, TIER_HOST, mark); break;
     }
-    trainer_close(m);
+    close_trainer(m);
 }
 
 // The emulator finds a wait of the host that is missing, in any order of streams.

@@ -21,6 +21,12 @@
 //             significant bits (test_bf16_rounding).
 #include "test_helpers.h"
 
+#ifdef EMULATED
+#include "../dev/device.h"
+
+#include "observer.h"
+#endif
+
 #include "../dev/kernels/adamw.h"
 #include "../dev/kernels/attention.h"
 #include "../dev/kernels/bias.h"
@@ -304,7 +310,7 @@ static void execute(Run *run) {
         if (pass == 1 && run->hash != hash) fail_msg("%s: other bits the second time", run->name);
         hash = run->hash;
     }
-    memory_unreserve(&run->memory);
+    memory_close(&run->memory);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -1147,6 +1153,9 @@ static Device device_under_test(void) {
     device.kind = device.real = DEVICE_CUDA;
     device.cuda = cuda;
     device.compute_capability = cuda->compute_capability;
+#endif
+    #ifdef EMULATED
+    device.observer = &EMULATOR_OBSERVER;
 #endif
     return device;
 }

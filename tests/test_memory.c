@@ -151,7 +151,7 @@ static void faulty_run(void *argument) {
     Ledger plan = memory->ledger;
     memory_reserve(memory, memory->device, &plan, ".", 0);
     run_by_hand(memory, fault, true);
-    memory_unreserve(memory);
+    memory_close(memory);
     free(memory);
 }
 
@@ -180,12 +180,12 @@ static void run_everything(void *argument) {
     sabotage.next = 0;
     Trainer *m = open_trainer("%s -g 20", SABOTAGED);
     StepRow row;
-    trainer_start(m);
+    start_trainer(m);
     train_step(m, &row);
     validate(m);
     sample(m);
     fprintf(stderr, "%ld takes", sabotage.next);
-    trainer_close(m);
+    close_trainer(m);
 }
 
 static void test_any_take_larger_than_planned_ends_the_run(void **state) {
@@ -206,15 +206,15 @@ static void test_any_take_larger_than_planned_ends_the_run(void **state) {
 static void touch_beyond(void *argument) {
     (void)argument;
     Trainer *m = open_trainer("%s -g 0 -v 0", SABOTAGED);
-    trainer_start(m);
-    memory_begin(&m->memory, PHASE_FORWARD);
-    m->dresidual = memory_push(&m->memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
+    start_trainer(m);
+    memory_begin(m->memory, PHASE_FORWARD);
+    m->dresidual = memory_push(m->memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
                                m->config.B * m->config.T * m->config.shape.C * 2, "dresidual");
-    batch_train(m, 0, 0);
+    batch_train(&m->batch, 0, 0);
     model_forward(m, m->config.B, m->config.T, true);
-    Slab *slab = &m->memory.slabs[TIER_DEVICE];
-    memset(slab->base + slab->capacity - m->plan.phases[PHASE_FORWARD].peak[TIER_DEVICE] + slab->kept - 8, 1, 8);
-    memory_end(&m->memory);
+    Slab *slab = &m->memory->slabs[TIER_DEVICE];
+    memset(slab->base + slab->capacity - run_of(m)->plan.ledger.phases[PHASE_FORWARD].peak[TIER_DEVICE] + slab->kept - 8, 1, 8);
+    memory_end(m->memory);
 }
 
 static void test_touching_beyond_the_ledger_ends_the_run(void **state) {

@@ -76,11 +76,11 @@ static void compare_home(const Trainer *m, Golden *golden, const char *prefix, i
 
 static void golden_batch(Trainer *m, Golden *golden) {
     size_t n, B = m->config.B, T = m->config.T;
-    BatchSlot *slot = batch_open(m);
-    memcpy(slot->host_tokens, golden_find(golden, "tokens", &n), B * T * 4);
+    int32_t *tokens = batch_next(&m->batch);
+    memcpy(tokens, golden_find(golden, "tokens", &n), B * T * 4);
     assert_int_equal(n, B * T);
-    memcpy(slot->host_tokens + B * T, golden_find(golden, "targets", &n), B * T * 4);
-    batch_send(m, slot, true);
+    memcpy(tokens + B * T, golden_find(golden, "targets", &n), B * T * 4);
+    batch_send(&m->batch, true);
 }
 
 static void golden_logits(Trainer *m, Golden *golden, double tolerance) {
@@ -89,9 +89,9 @@ static void golden_logits(Trainer *m, Golden *golden, double tolerance) {
     const int32_t *tokens = (const int32_t *)golden_find(golden, "tokens", &n);
     float *logits = (float *)calloc(m->config.shape.Vp, 4), *raw = (float *)calloc(m->config.shape.Vp, 4);
     for (size_t b = 0; b < B; b++) {
-        memcpy(m->batch.slots[0].host_tokens, tokens + b * T, T * 4);
+        memcpy(m->batch.host_tokens[0], tokens + b * T, T * 4);
         for (size_t t = 0; t < T; t++) {
-            sample_logits(m, t, T, logits, raw);
+            sample_logits(m, m->batch.host_tokens[0], t, T, logits, raw);
             double error = relative_error(logits, expected + (b * T + t) * V, V);
             if (!(error <= tolerance)) fail_msg("logits %zu %zu: relative error %g", b, t, error);
         }
@@ -116,7 +116,7 @@ static void golden_test(const char *name, Number type, const char *attention) {
     const float *hyper = (const float *)golden_find(&golden, "hyper", &n);
     Trainer *m = open_trainer("-e %dx%dx%d -b %d -t %d --max-length %d --vocab %d -i random -p %s --attention %s", c[3],
                               c[4], c[5], c[0], c[1], c[2], c[6], number_name(type), attention);
-    trainer_start(m);
+    start_trainer(m);
     float *values = open_block(m), *rounded = open_block(m);
     for (size_t block = 0; block < m->store.n_blocks; block++) {
         const BlockLayout *layout = store_layout(&m->store, block);
@@ -126,6 +126,7 @@ static void golden_test(const char *name, Number type, const char *attention) {
             memcpy(values + layout->tensors[i].offset, from, n * 4);
         }
         store_put(&m->store, HOME_MASTER, block, 0, layout->n_elements, values, rounded);
+        wait_for_queues(m);
     }
     close_block(m, values);
     close_block(m, rounded);
@@ -139,14 +140,14 @@ static void golden_test(const char *name, Number type, const char *attention) {
     for (int step = 0; step < 10; step++) {
         golden_batch(m, &golden);
         train_micro_batch(m, 1.0f / (float)n_targets, true, true);
-        store_norm(&m->store, m->batch.results + RESULT_NORM);
+        store_norm(&m->store, m->results + RESULT_NORM);
         train_results(m, 0);
-        double loss = m->batch.host_results[RESULT_LOSS] / (double)n_targets;
+        double loss = m->host_results[RESULT_LOSS] / (double)n_targets;
         if (step == 0) {
             compare_home(m, &golden, "grad", HOME_GRADIENTS, type == FP32 ? 64 * unit : 8 * unit,
                          type == FP32 ? 1e-8 : 1e-5);
         }
-        double norm = sqrt(m->batch.host_results[RESULT_NORM]), clip = hyper[5];
+        double norm = sqrt(m->host_results[RESULT_NORM]), clip = hyper[5];
         double loss_tolerance = type == FP32 ? 1e-5 : step == 0 ? 1e-3 : 1e-2;
         double norm_tolerance = type == FP32 ? 2e-5 : step == 0 ? 8 * unit : 5e-2;
         if (!(fabs(loss - losses[step]) <= loss_tolerance))
@@ -159,7 +160,7 @@ static void golden_test(const char *name, Number type, const char *attention) {
         store_update(&m->store, &update);
     }
     compare_home(m, &golden, "final", HOME_MASTER, type == FP32 ? 1e-4 : 16 * unit, type == FP32 ? 1e-6 : 1e-3);
-    trainer_close(m);
+    close_trainer(m);
     while (golden.n_found > 0) free(golden.found[--golden.n_found]);
     free(golden.bytes);
 }
@@ -204,9 +205,9 @@ static RunResult run_line(int steps, const char *format, ...) {
     vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
     Trainer *m = open_trainer("-i random -g 0 -v 0 %s", line);
-    trainer_start(m);
+    start_trainer(m);
     RunResult result = run_steps(m, steps);
-    trainer_close(m);
+    close_trainer(m);
     return result;
 }
 
@@ -299,7 +300,7 @@ static void test_accumulation_over_many_rows(void **state) {
 
 static Trainer *fp16_trainer(const char *more) {
     Trainer *m = open_trainer("-i random -g 0 -v 0 -p fp16 %s -d 128 %s", MODELS[0], more);
-    trainer_start(m);
+    start_trainer(m);
     return m;
 }
 
@@ -328,7 +329,7 @@ static void test_loss_scale_adapts(void **state) {
     assert_true(m->loss_scale == 1024 && m->good_steps == 1999 && row.good_steps == 1999);
     train_step(m, &row);
     assert_true(m->loss_scale == 2048 && m->good_steps == 0 && row.loss_scale == 1024);
-    trainer_close(m);
+    close_trainer(m);
     RunResult half = run_line(2, "%s -p fp16", MODELS[0]), single = run_line(2, "%s -p fp32", MODELS[0]);
     assert_close_runs(&half, &single, 2, 1e-3, 4e-3, "fp16 against fp32");
     assert_true(half.losses[0] != single.losses[0]);
@@ -346,11 +347,11 @@ static void test_loss_scale_is_saved(void **state) {
     m->good_steps = 7;
     train_step(m, &row);
     save(m);
-    trainer_close(m);
+    close_trainer(m);
     snprintf(more, sizeof(more), "-o %s -y 1", directory);
     m = fp16_trainer(more);
     assert_true(m->loss_scale == 4096 && m->good_steps == 8 && m->step == 1);
-    trainer_close(m);
+    close_trainer(m);
     remove_directory(directory);
 }
 
@@ -360,9 +361,9 @@ static void never_finite(void *argument) {
     Trainer *m = fp16_trainer("-x 100");
     if (argument) number_put(FP16, store_at(&m->store, HOME_WEIGHTS, 0, 0), 0, NAN);
     else m->loss_scale = 0x1p120;
-    m->matmul_rate = 1;
-    log_open(&m->log, NULL, -1, false);
-    train(m);
+    run_of(m)->matmul_rate = 1;
+    log_open(&run_of(m)->log, NULL, -1);
+    run_train(run_of(m));
 }
 
 static void test_repeated_overflow_and_nan(void **state) {
@@ -387,15 +388,15 @@ static void test_plan_is_run_over_the_flag_grid(void **state) {
             "--head-chunks %d -d %d --recompute-layers %d",
             directory, level, number_name((Number)type), plain ? "plain" : "fused", 1 + 2 * chunks,
             accumulate ? 144 : 72, layers);
-        trainer_start(m);
+        start_trainer(m);
         run_steps(m, 1);
         assert_true(isfinite(validate(m)));
         sample(m);
         save(m);
         assert_as_planned(m);
-        for (int p = 0; p < PHASES; p++) assert_true(m->memory.ledger.phases[p].occurred);
+        for (int p = 0; p < PHASES; p++) assert_true(m->memory->ledger.phases[p].occurred);
         run_steps(m, 1);
-        trainer_close(m);
+        close_trainer(m);
         n++;
     }
     assert_true(n > 80);
@@ -413,19 +414,19 @@ static void test_memory_formulas(void **state) {
         const size_t units[4] = {16, 12, 10, 1};
         size_t statistics = level < 3 ? n * 4 * 4 + n * NH * 4 : 0;
         size_t expected = n * C * size + L * (units[level] * n * C * size + statistics);
-        const PhaseLedger *head = &m->plan.phases[PHASE_HEAD];
+        const PhaseLedger *head = &run_of(m)->plan.ledger.phases[PHASE_HEAD];
         size_t kept = head->kinds[TIER_DEVICE][KIND_ACTIVATIONS];
         assert_true(kept >= expected && kept <= expected + L * 12 * MEMORY_ALIGN);  // each buffer is rounded up
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_LOGITS], n * Vp * size);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_ACTIVATION_GRADIENTS], n * C * size);
-        size_t elements = m->store.n_elements;
+        size_t elements = padded_elements(&m->config.shape, 1);
         assert_int_equal(elements % NORM_CHUNK, 0);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_WEIGHTS], elements * size);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_MASTER], type == BF16 ? elements * 4 : 0);
         size_t sums = round_up(elements / NORM_CHUNK * sizeof(double), MEMORY_ALIGN);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_GRADIENTS], elements * 4 + sums);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_MOMENTS], elements * 8);
-        trainer_close(m);
+        close_trainer(m);
     }
 }
 
@@ -440,21 +441,21 @@ static void test_memory_of_124m(void **state) {
                          level == 3 ? 16 : 1);
         size_t most = 0;
         for (int p = PHASE_FORWARD; p <= PHASE_BACKWARD; p++) {
-            const size_t *kinds = m->plan.phases[p].kinds[TIER_DEVICE];
+            const size_t *kinds = run_of(m)->plan.ledger.phases[p].kinds[TIER_DEVICE];
             size_t n = kinds[KIND_ACTIVATIONS] + kinds[KIND_ACTIVATION_GRADIENTS] + kinds[KIND_LOGITS];
             if (level == 3) n += kinds[KIND_SCRATCH];
             most = size_max(most, n);
         }
-        printf("124M, bf16, T = 1024, -r %d: %.1f MiB per sequence\n", level, log_mib(most));
+        printf("124M, bf16, T = 1024, -r %d: %.1f MiB per sequence\n", level, report_mib(most));
         if (level < 3) {
-            assert_true(log_mib(most) < limits[level]);
+            assert_true(report_mib(most) < limits[level]);
         } else {
-            const size_t *kinds = m->plan.phases[PHASE_HEAD].kinds[TIER_DEVICE];
-            assert_true(log_mib(kinds[KIND_ACTIVATIONS]) <= 20);
+            const size_t *kinds = run_of(m)->plan.ledger.phases[PHASE_HEAD].kinds[TIER_DEVICE];
+            assert_true(report_mib(kinds[KIND_ACTIVATIONS]) <= 20);
         }
-        assert_int_equal(store_parameters(&m->config.shape), 124439808);
-        assert_true(m->store.n_elements >= 124475904 && m->store.n_elements < 124475904 + 13 * NORM_CHUNK);
-        trainer_close(m);
+        assert_int_equal(layout_parameters(&m->config.shape), 124439808);
+        assert_in_range(padded_elements(&m->config.shape, 1), 124475904, 124475904 + 13 * NORM_CHUNK - 1);
+        close_trainer(m);
     }
 }
 
@@ -466,7 +467,7 @@ static void test_evaluation_does_not_touch_training(void **state) {
     RunResult results[2];
     for (int i = 0; i < 2; i++) {
         Trainer *m = open_trainer("%s -i random -g 16 -p bf16", MODELS[0]);
-        trainer_start(m);
+        start_trainer(m);
         for (int step = 0; step < 3; step++) {
             if (i == 1) {
                 validate(m);
@@ -475,7 +476,7 @@ static void test_evaluation_does_not_touch_training(void **state) {
             results[i] = run_steps(m, 1);
         }
         if (i == 1) assert_true(validate(m) == validate(m));
-        trainer_close(m);
+        close_trainer(m);
     }
     assert_same_run(&results[0], &results[1], "with validation and samples");
 }
@@ -484,17 +485,17 @@ static void test_overfits_one_batch(void **state) {
     (void)state;
     Trainer *m = open_trainer("%s -i random -g 0 -v 0 -a 1 -u 0 -k constant -l 0.003 -c 0", MODELS[0]);
     StepRow row;
-    trainer_start(m);
+    start_trainer(m);
     for (int i = 0; i < 120; i++) train_step(m, &row);
     assert_true(row.train_loss < 0.5);  // from 4.2: 64 tokens learned by heart
-    trainer_close(m);
+    close_trainer(m);
 }
 
 // The padded vocabulary takes no part: its weights stay zero, and paddings of blocks, too.
 static void test_padding_stays_zero(void **state) {
     (void)state;
     Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p bf16 -l 0.01", MODELS[1]);
-    trainer_start(m);
+    start_trainer(m);
     run_steps(m, 3);
     for (size_t block = 0; block < m->store.n_blocks; block++) {
         const BlockLayout *layout = store_layout(&m->store, block);
@@ -508,7 +509,7 @@ static void test_padding_stays_zero(void **state) {
         for (int home = HOME_GRADIENTS; home < HOMES; home++) assert_true(*home_at(m, home, 0, i) == 0);
         assert_true(number_get(BF16, store_at(&m->store, HOME_WEIGHTS, 0, 0), i) == 0);
     }
-    trainer_close(m);
+    close_trainer(m);
 }
 
 // A step whose gradients are not finite moves nothing: neither weights, moments, the count of updates nor the schedule.
@@ -518,10 +519,10 @@ static void test_skipped_step_moves_nothing(void **state) {
     for (int i = 0; i < 3; i++) {
         Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p fp32", MODELS[0]);
         StepRow row;
-        trainer_start(m);
+        start_trainer(m);
         run_steps(m, 2);
         uint64_t before = state_hash(m);
-        double lr = schedule_lr(&m->schedule, m->updates);
+        double lr = schedule_lr(&m->config.schedule, m->updates);
         float *weight = home_at(m, HOME_MASTER, 1, 5), saved = *weight;  // one of qkvw
         *weight = poisons[i];
         train_step(m, &row);
@@ -529,12 +530,12 @@ static void test_skipped_step_moves_nothing(void **state) {
         assert_true(row.skipped && !isfinite(row.norm));
         assert_int_equal(m->step, 3);
         assert_int_equal(m->updates, 2);
-        assert_true(row.lr == lr && schedule_lr(&m->schedule, m->updates) == lr);
+        assert_true(row.lr == lr && schedule_lr(&m->config.schedule, m->updates) == lr);
         assert_true(state_hash(m) == before);
         train_step(m, &row);
         assert_true(!row.skipped && isfinite(row.train_loss));
         assert_int_equal(m->updates, 3);
-        trainer_close(m);
+        close_trainer(m);
     }
 }
 
@@ -551,7 +552,7 @@ static void test_large_gradients_are_clipped(void **state) {
     (void)state;
     Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p fp32", MODELS[0]);
     StepRow row;
-    trainer_start(m);
+    start_trainer(m);
     memset(&row, 0, sizeof(row));
     for (size_t i = 0; i < m->store.embedding.n_exact; i++) *home_at(m, HOME_GRADIENTS, 0, i) = 1e20f;
     note_norms(m);
@@ -560,7 +561,7 @@ static void test_large_gradients_are_clipped(void **state) {
     assert_true(!row.skipped && row.norm > 1e21 && isfinite(row.norm));
     assert_true(state_hash(m) != before);
     for (size_t i = 0; i < m->store.embedding.n_exact; i++) assert_true(isfinite(*home_at(m, HOME_MASTER, 0, i)));
-    trainer_close(m);
+    close_trainer(m);
 }
 
 // Without clipping, a gradient whose square overflows fp32 must not leave an infinite moment behind: the weight would
@@ -569,14 +570,14 @@ static void test_large_gradients_without_clipping(void **state) {
     (void)state;
     Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p fp32 --clip 0", MODELS[0]);
     StepRow row;
-    trainer_start(m);
+    start_trainer(m);
     memset(&row, 0, sizeof(row));
     *home_at(m, HOME_GRADIENTS, 0, 5) = 1e20f;
     note_norms(m);
     train_update(m, &row);
     const float v = *home_at(m, HOME_V, 0, 5);
     assert_true(!row.skipped && isfinite(v) && v > 1e38f && isfinite(*home_at(m, HOME_MASTER, 0, 5)));
-    trainer_close(m);
+    close_trainer(m);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -608,22 +609,22 @@ static void test_resume_is_uninterrupted(void **state) {
                  directory, directory, output, i % 2 ? "bf16" : "fp32", i / 2 ? 192 : 64);
         log_make_directory(output);
         Trainer *m = open_trainer("%s", base);
-        trainer_start(m);
+        start_trainer(m);
         run_steps(m, 2);
         save(m);
         RunResult rest = run_steps(m, 4);
         double loss = validate(m);
-        trainer_close(m);
+        close_trainer(m);
         for (int again = 0; again < 2; again++) {
             m = open_trainer("%s -y 1 -r %d", base, again ? 3 : 0);
             assert_true(m->config.resume && m->step == 2 && m->updates == 2);
-            trainer_start(m);
+            start_trainer(m);
             RunResult resumed = run_steps(m, 4);
             assert_same_run(&rest, &resumed, base);
             assert_true(validate(m) == loss);
             // Saved again without a step: the same bytes (step 6 of both runs).
             save(m);
-            trainer_close(m);
+            close_trainer(m);
             char *bytes = read_file(in_directory(output, "checkpoint_00000006.bin"), NULL);
             rename(in_directory(output, "checkpoint_00000006.bin"), in_directory(output, "saved_%d", again));
             free(bytes);
@@ -645,34 +646,34 @@ static void test_checkpoint_roundtrip_and_precisions(void **state) {
     char directory[256];
     make_directory(directory);
     Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p bf16 -o %s", MODELS[1], directory);
-    trainer_start(m);
+    start_trainer(m);
     run_steps(m, 3);
     save(m);
     uint64_t hash = state_hash(m);
-    trainer_close(m);
+    close_trainer(m);
     size_t n_before, n_after;
     char *before = read_file(in_directory(directory, "checkpoint_00000003.bin"), &n_before);
     m = open_trainer("-i random -g 0 -v 0 -p bf16 -t 37 -b 3 -o %s -y 1", directory);  // the model comes from the file
     assert_true(m->config.shape.C == 51 && m->config.shape.maxT == 41 && m->config.shape.V == 67);
-    trainer_start(m);
+    start_trainer(m);
     assert_true(state_hash(m) == hash);
     save(m);
-    trainer_close(m);
+    close_trainer(m);
     char *after = read_file(in_directory(directory, "checkpoint_00000003.bin"), &n_after);
     assert_int_equal(n_before, n_after);
     assert_int_equal(n_before, 1024 + 12 * (67 * 51 + 41 * 51 + 3 * (12 * 51 * 51 + 13 * 51) + 2 * 51));
     assert_memory_equal(before, after, n_before);
     m = open_trainer("-i random -g 0 -v 0 -p fp32 -t 37 -b 3 -o %s -y 1", directory);
-    trainer_start(m);
+    start_trainer(m);
     assert_true(state_hash(m) == hash);
-    trainer_close(m);
+    close_trainer(m);
     // As a start only the weights count: -e FILE, from step 0 with moments of zero.
     m = open_trainer("-i random -g 0 -v 0 -p fp32 -t 20 -b 1 -e %s",
                      in_directory(directory, "checkpoint_00000003.bin"));
-    trainer_start(m);
+    start_trainer(m);
     assert_true(m->step == 0 && m->updates == 0 && *home_at(m, HOME_M, 0, 7) == 0);
     assert_memory_equal(home_at(m, HOME_MASTER, 0, 0), before + 1024, 67 * 51 * 4);
-    trainer_close(m);
+    close_trainer(m);
     free(before);
     free(after);
     remove_directory(directory);
@@ -685,12 +686,12 @@ static void test_damaged_checkpoints(void **state) {
     CheckpointHeader header;
     make_directory(directory);
     Trainer *m = open_trainer("-e 1x16x2 --vocab 19 -t 8 -b 1 -i random -g 0 -v 0 -o %s", directory);
-    trainer_start(m);
+    start_trainer(m);
     run_steps(m, 1);
     save(m);
     run_steps(m, 1);
     save(m);
-    trainer_close(m);
+    close_trainer(m);
     const char *newest = in_directory(directory, "checkpoint_00000002.bin");
     size_t n;
     char *good = read_file(newest, &n), *bad = (char *)malloc(n + 1);

@@ -81,7 +81,7 @@ static void check_phase(const Ledger *ledger, Phase phase, Bytes bytes) {
 static void check_formulas(const Trainer *m, const Ledger *ledger, bool saves) {
     Bytes bytes;
     const size_t size = m->config.type == FP32 ? 4 : 2;
-    const Sizes x = model_sizes(&m->config.shape, (size_t)m->ranks.size);
+    const Sizes x = model_sizes(&m->config.shape, (size_t)m->ranks->size);
     formula_kept(bytes, &x, size, &m->config.place);
     check_phase(ledger, PHASE_FORWARD, bytes);
     check_phase(ledger, PHASE_HEAD, bytes);
@@ -128,9 +128,9 @@ static void check_plans(void *unused) {
         if ((N == 1 && stage > 0) || (N == 2 && place > 2)) continue;
         Trainer *m = open_rank("-e d12 --vocab 50257 -t 256 -b 1 -i random -g 0 -v 0 -o . --plan --ranks %d -p %s "
                                "-z %d %s", N, type ? "bf16" : "fp32", stage, HOMES_OF[place]);
-        CHECK(store_parameters(&m->config.shape) == 124439808 - 768 * 768);  // 256 positions instead of 1,024
-        check_formulas(m, &m->plan, true);
-        trainer_close(m);
+        CHECK(layout_parameters(&m->config.shape) == 124439808 - 768 * 768);  // 256 positions instead of 1,024
+        check_formulas(m, &run_of(m)->plan.ledger, true);
+        close_trainer(m);
     }
 }
 
@@ -149,7 +149,7 @@ static void ranks_formulas(const char *directory) {
         Trainer *m = open_rank("-e %s --vocab 67 -t 16 -b 1 -d %zu -i random -g 0 -v 0 -o %s -p %s -z %d %s",
                                i % 3 ? "5x48x3" : "1x51x3", A * 16 * (size_t)N, directory, type ? "bf16" : "fp32",
                                stage, HOMES_OF[place]);
-        trainer_start(m);
+        start_trainer(m);
         StepRow row;
         const Sizes x = model_sizes(&m->config.shape, (size_t)N);
         for (int step = 0; step < 2; step++) {
@@ -157,13 +157,13 @@ static void ranks_formulas(const char *directory) {
             train_step(m, &row);
             CHECK(!row.skipped && isfinite(row.train_loss));
             CHECK(row.sent_bytes == formula_sent(&x, type ? 2 : 4, stage, A, true));
-            CHECK(row.sent_bytes >= plan_least_sent(&m->config, N));
+            CHECK(row.sent_bytes >= config_least_sent(&m->config, N));
         }
         save(m);
         assert_as_planned(m);
-        check_formulas(m, &m->memory.ledger, true);
-        log_memory_csv(directory, &m->ranks, &m->plan, &m->memory.ledger);
-        trainer_close(m);
+        check_formulas(m, &m->memory->ledger, true);
+        log_memory_csv(directory, m->ranks, &run_of(m)->plan.ledger, &m->memory->ledger);
+        close_trainer(m);
     }
 }
 
@@ -208,17 +208,17 @@ enum { OVERFLOW_OF_DATA, OVERFLOW_OF_A_SHARD, OVERFLOW_PLACES };
 
 // A step of two micro-batches of which one rank's gradients overflow: all of them, or one element, after the first.
 static void overflowing_step(Trainer *m, int how, int rank, StepRow *row) {
-    const bool here = m->ranks.rank == rank;
-    memory_step(&m->memory);
-    m->ranks.n_sent = m->memory.disk.n_read = m->memory.disk.n_written = 0;
-    const size_t n_targets = step_targets(m, m->step);
+    const bool here = m->ranks->rank == rank;
+    memory_step(m->memory);
+    m->ranks->n_sent = m->memory->disk.n_read = m->memory->disk.n_written = 0;
+    const size_t n_targets = batch_step_targets(&m->batch, m->step);
     for (size_t i = 0; i < 2; i++) {
-        batch_train(m, m->step, i);
+        batch_train(&m->batch, m->step, i);
         float scale = (float)(m->loss_scale / (double)n_targets);
         train_micro_batch(m, here && how == OVERFLOW_OF_DATA ? 1e30f : scale, i == 0, i == 1);
         if (i > 0 || how != OVERFLOW_OF_A_SHARD) continue;
         store_join(&m->store);
-        device_wait(&m->device);
+        device_wait(m->device);
         if (here) *home_at(m, HOME_GRADIENTS, 1, store_shard(&m->store, 1) + 5) = INFINITY;
     }
     train_update(m, row);
@@ -230,8 +230,8 @@ static void overflowing_step(Trainer *m, int how, int rank, StepRow *row) {
 // Of a home that is in this process's memory.
 static uint64_t home_hash(const Trainer *m, int home) {
     const Home *h = &m->store.homes[home];
-    const size_t n = m->store.n_elements / (h->sharded ? (size_t)m->ranks.size : 1);
-    return h->tier == TIER_DISK ? 0 : checkpoint_hash(1, h->base, n * h->size);
+    const size_t n = m->store.n_elements / (h->sharded ? (size_t)m->ranks->size : 1);
+    return h->tier == TIER_DISK ? 0 : file_hash(1, h->base, n * h->size);
 }
 
 static void ranks_overflow(const char *directory) {
@@ -245,7 +245,7 @@ static void ranks_overflow(const char *directory) {
         for (int k = 0; k < 2; k++) {
             runs[k] = open_rank("-e 2x48x3 --vocab 67 -t 32 -b 1 -d %d -i random -g 0 -v 0 -p fp16 -z %d %s "
                                 "--swap-dir %s", 64 * n_ranks(), stage, places[i / 4 % 3], directory);
-            trainer_start(runs[k]);
+            start_trainer(runs[k]);
             runs[k]->loss_scale = 1024;
             if (good) train_step(runs[k], &other);
             CHECK(!good || !other.skipped);
@@ -258,8 +258,8 @@ static void ranks_overflow(const char *directory) {
         CHECK(row.skipped && !isfinite(row.norm));
         CHECK(m->loss_scale == 512 && m->good_steps == 0 && m->updates == good);
         check_same_on_all(m, m->loss_scale);
-        CHECK(m->ranks.n_sent == formula_sent(&x, 2, stage, 2, false));
-        CHECK(m->memory.disk.n_written == 0);
+        CHECK(m->ranks->n_sent == formula_sent(&x, 2, stage, 2, false));
+        CHECK(m->memory->disk.n_written == 0);
         CHECK(state_hash(m) == before && home_hash(m, HOME_WEIGHTS) == weights && home_hash(m, HOME_M) == moments);
         runs[0]->step++;
         runs[0]->loss_scale = 512;
@@ -267,8 +267,8 @@ static void ranks_overflow(const char *directory) {
         train_step(runs[0], &other);
         CHECK(!row.skipped && row.train_loss == other.train_loss && row.norm == other.norm);
         CHECK(state_hash(m) == state_hash(runs[0]) && home_hash(m, HOME_WEIGHTS) == home_hash(runs[0], HOME_WEIGHTS));
-        trainer_close(runs[1]);
-        trainer_close(runs[0]);
+        close_trainer(runs[1]);
+        close_trainer(runs[0]);
     }
 }
 
@@ -288,13 +288,13 @@ static void test_overflow_of_one_rank_skips_all(void **state) {
 
 static RunResult large_run(const char *directory, const char *flags) {
     Trainer *m = open_rank(LARGE " --swap-dir %s %s", directory, flags);
+    start_trainer(m);
     const size_t shard = m->store.embedding.n_elements / (size_t)n_ranks();
     CHECK(n_ranks() > 1 ? shard > m->store.piece_elements && shard % m->store.piece_elements != 0
                           : shard > STORE_PIECE && shard % STORE_PIECE != 0);
-    trainer_start(m);
     RunResult result = run_steps(m, 2);
     CHECK(result.norms[0] > 0 && isfinite(result.losses[1]));
-    trainer_close(m);
+    close_trainer(m);
     return result;
 }
 
@@ -366,14 +366,14 @@ static void ranks_save(const char *directory) {
     for (int type = 0; type < 2; type++) {
         Trainer *m = open_rank(SHARED_RUN " -p %s -o %s/saved_%d_%d %s", type ? "bf16" : "fp32", directory,
                                n_ranks(), type, SAVERS[n_ranks()]);
-        log_make_directory(m->options.output);
-        trainer_start(m);
+        log_make_directory(run_of(m)->job.options.output);
+        start_trainer(m);
         run_steps(m, 2);
         save(m);
         Shared shared = shared_rest(m);
-        FILE *file = m->ranks.rank == 0 ? fopen(in_directory(m->options.output, "rest"), "wb") : NULL;
+        FILE *file = m->ranks->rank == 0 ? fopen(in_directory(run_of(m)->job.options.output, "rest"), "wb") : NULL;
         if (file && (fwrite(&shared, sizeof(shared), 1, file) != 1 || fclose(file))) die("can't write the rest");
-        trainer_close(m);
+        close_trainer(m);
     }
 }
 
@@ -395,18 +395,18 @@ static void load_one(const char *directory, int N, int type, int which) {
     Trainer *m = open_rank(SHARED_RUN " -y 1 -p %s -o %s/saved_%d_%d --swap-dir %s %s", type ? "bf16" : "fp32",
                            directory, N, type, directory, LOADERS[n_ranks()][which]);
     CHECK(m->config.resume && m->step == 2 && m->updates == 2);
-    const char *saved = in_directory(m->options.output, "checkpoint_00000002.bin");
+    const char *saved = in_directory(run_of(m)->job.options.output, "checkpoint_00000002.bin");
     Shared expected;
-    FILE *file = fopen(in_directory(m->options.output, "rest"), "rb");
+    FILE *file = fopen(in_directory(run_of(m)->job.options.output, "rest"), "rb");
     CHECK(file && fread(&expected, sizeof(expected), 1, file) == 1);
     fclose(file);
     char again[300];
     snprintf(again, sizeof(again), "%s/again_%d", directory, n_ranks());
-    m->options.output = again;
+    m->output = again;
     log_make_directory(again);
-    trainer_start(m);
+    start_trainer(m);
     save(m);
-    ranks_barrier(&m->ranks);
+    ranks_barrier(m->ranks);
     if (root) check_same_file(in_directory(again, "checkpoint_00000002.bin"), saved);
     Shared shared = shared_rest(m);
     if (root) CHECK(shared.state == expected.state);
@@ -416,7 +416,7 @@ static void load_one(const char *directory, int N, int type, int which) {
         check_close(shared.run.norms[i], expected.run.norms[i], 16 * tolerance);
     }
     check_close(shared.validation, expected.validation, tolerance);
-    trainer_close(m);
+    close_trainer(m);
 }
 
 static void ranks_load(const char *directory) {

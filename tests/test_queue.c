@@ -4,7 +4,7 @@
 
 #include <malloc.h>
 
-#include "../dev/queue.h"
+#include "../dev/queue_cpu.h"
 
 enum { SEEDS = 200 };
 

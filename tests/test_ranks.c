@@ -67,9 +67,9 @@ static bool row_is_legal(const Row *row, int n_ranks) {
 
 static void reorder(Trainer *m, int order, uint64_t seed) {
     static const QueueOrder orders[] = {QUEUE_THREADS, QUEUE_EAGER, QUEUE_LAZY, QUEUE_SEEDED};
-    if (m->device.real != DEVICE_CPU || order == 0) return;
-    queues_close(m->device.queues);
-    m->device.queues = queues_open(orders[order], seed);
+    if (m->device->real != DEVICE_CPU || order == 0) return;
+    queues_close(m->device->queues);
+    m->device->queues = queues_open(orders[order], seed);
 }
 
 static Result run_row(const Row *row, int n_ranks, uint64_t seed, char *line, size_t size) {
@@ -80,7 +80,7 @@ static Result run_row(const Row *row, int n_ranks, uint64_t seed, char *line, si
     reorder(m, row->f[ORDER], seed);
     snprintf(line + strlen(line), size - strlen(line), " (order %d, seed %llu)", row->f[ORDER],
              (unsigned long long)seed);
-    trainer_start(m);
+    start_trainer(m);
     for (int i = 0; i < STEPS; i++) {
         StepRow step;
         memset(&step, 0, sizeof(step));
@@ -93,7 +93,7 @@ static Result run_row(const Row *row, int n_ranks, uint64_t seed, char *line, si
         if (row->f[CLIP] && !clipped) die("%s: the clip was to bind, the norm is %g", line, step.norm);
     }
     assert_as_planned(m);
-    trainer_close(m);
+    close_trainer(m);
     return result;
 }
 
@@ -237,14 +237,14 @@ static void compare_with_one_rank(const Ranks *ranks) {
         char size[16];
         snprintf(size, sizeof(size), "%d", ranks->size);
         setenv("OMPI_COMM_WORLD_SIZE", size, 1);
-        trainer_start(m);
+        start_trainer(m);
         for (int i = 0; i < STEPS; i++) {
             StepRow step;
             train_step(m, &step);
             one.losses[i] = step.train_loss;
             one.norms[i] = step.norm;
         }
-        trainer_close(m);
+        close_trainer(m);
         const double loss = type == FP32 ? 1e-5 : 5e-3, norm = type == FP32 ? 2e-5 : 2e-2;
         for (int i = 0; i < STEPS; i++) {
             if (fabs(one.losses[i] - several.losses[i]) <= loss && fabs(one.norms[i] / several.norms[i] - 1) <= norm) {

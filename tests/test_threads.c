@@ -323,7 +323,7 @@ static const char *test_program;  // argv[0]
 // Two steps with so many threads for the second.
 static void change_the_team(int n) {
     Trainer *m = open_trainer(TINY " -p fp32");
-    trainer_start(m);
+    start_trainer(m);
     run_steps(m, 1);
 #ifdef _OPENMP
     omp_set_num_threads(n);
@@ -331,7 +331,7 @@ static void change_the_team(int n) {
     (void)n;
 #endif
     run_steps(m, 1);
-    trainer_close(m);
+    close_trainer(m);
 }
 
 static void test_a_team_that_changes_ends_the_run(void **state) {

@@ -4,11 +4,7 @@
 
 #include "test_helpers.h"
 
-#define TRAIN_GPT_NO_MAIN
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
-#include "../train_gpt.cu"
-#pragma GCC diagnostic pop
+#include "run_helpers.h"
 
 // What must be the same when runs are to be the same.
 typedef struct {
@@ -28,10 +24,9 @@ __attribute__((format(printf, 1, 2))) static inline Trainer *open_trainer(const 
     va_end(arguments);
     words[n++] = (char *)(uintptr_t)"train_gpt";
     for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) words[n++] = word;
-    Trainer *m = trainer_open(n, words);
-    configure_position(m);
-    plan(m, &m->config, &m->plan, NULL, NULL);
-    return m;
+    Run *r = run_open(n, words);
+    report_position(&r->job, &r->ranks);
+    return plan_trainer(r);
 }
 
 // In a child of a process that has run operations: it has none of its parent's threads, and OpenMP does not know.
@@ -53,14 +48,21 @@ static inline float *open_block(const Trainer *m) {
     void *values = NULL;
     assert_int_equal(posix_memalign(&values, MEMORY_PAGE, n_bytes), 0);
 #ifdef __CUDACC__
-    if (m->device.real == DEVICE_CUDA) CUDA_CHECK(cudaHostRegister(values, n_bytes, cudaHostRegisterDefault));
+    if (m->device->real == DEVICE_CUDA) CUDA_CHECK(cudaHostRegister(values, n_bytes, cudaHostRegisterDefault));
 #endif
     return (float *)values;
 }
 
-static inline void close_block(const Trainer *m, float *values) {
+// The memory of a test is none that the device knows: it waits for the queues itself.
+static inline void wait_for_queues(Trainer *m) {
+    store_join(&m->store);
+    device_wait(m->device);
+}
+
+static inline void close_block(Trainer *m, float *values) {
+    wait_for_queues(m);
 #ifdef __CUDACC__
-    if (m->device.real == DEVICE_CUDA) CUDA_CHECK(cudaHostUnregister(values));
+    if (m->device->real == DEVICE_CUDA) CUDA_CHECK(cudaHostUnregister(values));
 #else
     (void)m;
 #endif
@@ -76,9 +78,10 @@ static inline uint64_t state_hash(Trainer *m) {
         for (size_t block = 0; block < m->store.n_blocks; block++) {
             const BlockLayout *layout = store_layout(&m->store, block);
             store_get(&m->store, CHECKPOINT_HOMES[section], block, 0, layout->n_elements, values);
+            wait_for_queues(m);
             for (size_t i = 0, first, end;
-                 m->ranks.rank == 0 && checkpoint_stretch(layout, 0, layout->n_elements, &i, &first, &end);) {
-                hash = checkpoint_hash(hash, values + first, (end - first) * sizeof(float));
+                 m->ranks->rank == 0 && checkpoint_stretch(layout, 0, layout->n_elements, &i, &first, &end);) {
+                hash = file_hash(hash, values + first, (end - first) * sizeof(float));
             }
         }
     }
@@ -89,7 +92,7 @@ static inline uint64_t state_hash(Trainer *m) {
 // The ledger of the run is the plan's, to the byte, in every phase that has occurred.
 static inline void assert_as_planned(const Trainer *m) {
     for (int p = 0; p < PHASES; p++) {
-        const PhaseLedger *run = &m->memory.ledger.phases[p], *planned = &m->plan.phases[p];
+        const PhaseLedger *run = &m->memory->ledger.phases[p], *planned = &run_of(m)->plan.ledger.phases[p];
         if (!run->occurred) continue;
         assert_true(planned->occurred);
         assert_memory_equal(run->peak, planned->peak, sizeof(run->peak));
@@ -114,7 +117,7 @@ static inline RunResult run_steps(Trainer *m, int n) {
         result.norms[i] = row.norm;
     }
     result.state = state_hash(m);
-    result.peak = ledger_peak(&m->memory.ledger, TIER_DEVICE);
+    result.peak = ledger_peak(&m->memory->ledger, TIER_DEVICE);
     assert_as_planned(m);
     return result;
 }
@@ -145,30 +148,30 @@ static const Overflow OVERFLOWS[] = {{10, 22.02, 0}, {15, 21.85, 1}, {14, 21.84,
 static inline uint64_t weights_hash(Trainer *m) {
     const size_t n_bytes = m->store.n_elements * number_size(m->config.type);
     void *copy = malloc(n_bytes);
-    device_download(&m->device, copy, store_at(&m->store, HOME_WEIGHTS, 0, 0), n_bytes);
-    uint64_t hash = checkpoint_hash(0, copy, n_bytes);
+    device_download(m->device, copy, store_at(&m->store, HOME_WEIGHTS, 0, 0), n_bytes);
+    uint64_t hash = file_hash(0, copy, n_bytes);
     free(copy);
     return hash;
 }
 
 static inline bool micro_batch_overflows(Trainer *m, size_t micro_batch) {
-    batch_train(m, m->step, micro_batch);
-    train_micro_batch(m, (float)(m->loss_scale / (double)step_targets(m, m->step)), true, true);
-    store_norm(&m->store, m->batch.results + RESULT_NORM);
+    batch_train(&m->batch, m->step, micro_batch);
+    train_micro_batch(m, (float)(m->loss_scale / (double)batch_step_targets(&m->batch, m->step)), true, true);
+    store_norm(&m->store, m->results + RESULT_NORM);
     train_results(m, 0);
-    return !isfinite(m->batch.host_results[RESULT_NORM]);
+    return !isfinite(m->host_results[RESULT_NORM]);
 }
 
 // A step on the windows of another one, as a run takes it that never saw those in between: its counters know nothing of
 // them.
 static inline void step_on_windows_of(Trainer *m, int64_t step, StepRow *row) {
-    const double n_targets = (double)step_targets(m, step);
+    const double n_targets = (double)batch_step_targets(&m->batch, step);
     for (size_t i = 0; i < m->config.micro_batches; i++) {
-        batch_train(m, step, i);
+        batch_train(&m->batch, step, i);
         train_micro_batch(m, (float)(m->loss_scale / n_targets), i == 0, i + 1 == m->config.micro_batches);
     }
     train_update(m, row);
-    row->train_loss = m->batch.host_results[RESULT_LOSS] / n_targets;
+    row->train_loss = m->host_results[RESULT_LOSS] / n_targets;
     m->step++;
     m->updates++;
 }
@@ -176,7 +179,7 @@ static inline void step_on_windows_of(Trainer *m, int64_t step, StepRow *row) {
 static inline Trainer *overflow_trainer(const char *device, const Overflow *o) {
     Trainer *m = open_trainer("-i random -g 0 -v 0 -p fp16 -e 2x48x3 --vocab 67 -t 32 -b 2 -d 192 --seed %d "
                               "--device %s", o->seed, device);
-    trainer_start(m);
+    start_trainer(m);
     return m;
 }
 
@@ -207,13 +210,13 @@ static inline void check_overflow(const char *device, const Overflow *o) {
         train_step(m, &row);
         step_on_windows_of(without, 2 + i, &other);
         assert_true(!row.skipped && !other.skipped && row.train_loss == other.train_loss && row.norm == other.norm);
-        assert_true(row.lr == other.lr && row.lr == schedule_lr(&m->schedule, 1 + i) && row.good_steps == 1 + i);
+        assert_true(row.lr == other.lr && row.lr == schedule_lr(&m->config.schedule, 1 + i) && row.good_steps == 1 + i);
     }
-    assert_true(row.lr != schedule_lr(&m->schedule, 3) && m->updates == 3 && m->step == 4 && without->step == 3);
+    assert_true(row.lr != schedule_lr(&m->config.schedule, 3) && m->updates == 3 && m->step == 4 && without->step == 3);
     assert_true(state_hash(m) == state_hash(without) && weights_hash(m) == weights_hash(without));
     assert_true(state_hash(m) != state && m->skipped_in_a_row == 0);
-    trainer_close(m);
-    trainer_close(without);
+    close_trainer(m);
+    close_trainer(without);
 }
 
 #endif

@@ -64,7 +64,7 @@ static int product_differs(Device *device, MatmulShape *s, bool special) {
         matmul_run(device, &memory, s, c, a, b, s->bias ? bias : NULL);
         memory_end(&memory);
     }
-    memory_unreserve(&memory);
+    memory_close(&memory);
     int differ = 0;
     for (size_t i = 0; i < s->M * s->N; i++) {
         float want = wanted(s, a, b, bias, number_get(s->c_type, before, i), i / s->N, i % s->N);

@@ -1,0 +1,78 @@
+// ledger.h - how memory is counted: by tier (where), kind (what for) and phase (when).
+//
+// A ledger is what a pass over a run has taken: of the planning pass it is the plan, of the run it is what was measured.
+#ifndef LEDGER_H
+#define LEDGER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "number.h"
+
+typedef enum { TIER_DEVICE, TIER_HOST, TIER_DISK, TIERS } Tier;
+
+typedef enum {
+    KIND_WEIGHTS,               // in the compute type, what forward and backward read
+    KIND_MASTER,                // fp32 weights, where the compute type is shorter
+    KIND_GRADIENTS,             // of weights, fp32
+    KIND_MOMENTS,               // AdamW's m and v, fp32
+    KIND_ACTIVATIONS,           // what the forward leaves for the backward
+    KIND_ACTIVATION_GRADIENTS,  // what flows back
+    KIND_LOGITS,
+    KIND_SCRATCH,               // within one layer or one operation
+    KIND_WORKSPACE,             // of products of matrices: a library's scratchpad, or our packing buffers
+    KIND_COLLECTIVE,            // pieces of gradients from other ranks
+    KIND_DATA,                  // tokens and their positions, targets, losses
+    KIND_FILES,                 // buffers of checkpoints on their way to and from the disk
+    KINDS
+} Kind;
+
+typedef enum {
+    PHASE_SETUP,
+    PHASE_FORWARD,
+    PHASE_HEAD,  // final LayerNorm and classifier, forward and backward
+    PHASE_BACKWARD,
+    PHASE_UPDATE,
+    PHASE_VALIDATION,
+    PHASE_SAMPLE,
+    PHASE_SAVE,
+    PHASES
+} Phase;
+
+static const char *const TIER_NAMES[TIERS] = {"device", "host", "disk"};
+static const char *const KIND_NAMES[KINDS] = {"weights",  "master weights", "gradients", "moments",
+                                              "activations", "activation gradients", "logits", "scratch",
+                                              "workspace", "collectives",    "data",      "files"};
+static const char *const PHASE_NAMES[PHASES] = {"setup",  "forward",    "head",   "backward",
+                                                "update", "validation", "sample", "save"};
+
+// What one phase takes. `kinds` is the state at the moment when the tier peaks, so its rows add up to the peak.
+typedef struct {
+    bool occurred;
+    uint64_t trace;  // hash of all takes in order, of one occurrence
+    size_t peak[TIERS];
+    size_t kinds[TIERS][KINDS];
+    Kind top[TIERS];  // kind of the topmost entry of the stack at the peak
+} PhaseLedger;
+
+typedef struct {
+    PhaseLedger phases[PHASES];
+    size_t depth[TIERS];  // the most buffers on the stack
+} Ledger;
+
+static inline size_t ledger_peak(const Ledger *ledger, Tier tier) {
+    size_t peak = 0;
+    for (int p = 0; p < PHASES; p++) peak = size_max(peak, ledger->phases[p].peak[tier]);
+    return peak;
+}
+
+static inline Phase ledger_peak_phase(const Ledger *ledger, Tier tier) {
+    int best = 0;
+    for (int p = 1; p < PHASES; p++) {
+        if (ledger->phases[p].peak[tier] > ledger->phases[best].peak[tier]) best = p;
+    }
+    return (Phase)best;
+}
+
+#endif
