@@ -13,7 +13,7 @@
 #include "kernels/attention.h"
 
 // Levels of -r: what is made again.
-typedef enum { LEVEL_NOTHING, LEVEL_GELU, LEVEL_LAYERNORMS, LEVEL_BLOCKS, LEVELS } Level;
+typedef enum { LEVEL_NOTHING, LEVEL_GELU, LEVEL_LAYERNORMS, LEVEL_BLOCKS } Level;
 
 // The buffers of a layer. `out` is not among those that a level drops: it is the next layer's input.
 typedef struct {
