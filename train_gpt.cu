@@ -81,7 +81,8 @@ static volatile sig_atomic_t interrupted = 0;
 // Its buffers, and which of them are kept for the backward: levels.h. Block l + 1 of the store is layer l.
 
 static const void *tensor_weights(const Store *store, size_t block, int tensor) {
-    return number_at_const(store->type, store_weights(store, block), store_layout(store, block)->tensors[tensor].offset);
+    const size_t offset = store_layout(store, block)->tensors[tensor].offset;
+    return number_at_const(store->dtype, store_weights(store, block), offset);
 }
 
 static float *tensor_gradients(Store *store, size_t block, int tensor) {
@@ -95,8 +96,9 @@ static void layer_take(Trainer *m, Layer *a, size_t B, size_t T, Level level, bo
     for (int i = 0; i < N_LEVEL_BUFFERS; i++) {
         const LevelBuffer *buffer = &LEVEL_BUFFERS[i];
         void **pointer = level_buffer(a, buffer);
-        size_t n_bytes = rows * (buffer->channels * c->shape.C * number_size(c->type) + buffer->floats * sizeof(float));
-        if (pointer == &a->saved) n_bytes = attention_saved_bytes(c->attention, c->type, B, T, c->shape.NH);
+        size_t row_bytes = buffer->channels * c->shape.C * number_size(c->dtype) + buffer->floats * sizeof(float);
+        size_t n_bytes = rows * row_bytes;
+        if (pointer == &a->saved) n_bytes = attention_saved_bytes(c->attention, c->dtype, B, T, c->shape.NH);
         if (level_keeps(level, buffer) != kept) continue;
         *pointer = memory_push(m->memory, TIER_DEVICE, kept ? KIND_ACTIVATIONS : KIND_SCRATCH, n_bytes, buffer->owner);
     }
@@ -107,31 +109,31 @@ static void layer_forward_to_gelu(Trainer *m, size_t l, size_t B, size_t T, cons
     Device *device = m->device;
     Memory *memory = m->memory;
     const Store *store = &m->store;
-    Number type = m->config.type;
+    Dtype dtype = m->config.dtype;
     size_t rows = B * T, C = m->config.shape.C, block = l + 1;
-    layernorm_forward(device, type, a->ln1, a->ln1_mean, a->ln1_rstd, in, tensor_weights(store, block, TENSOR_LN1W),
+    layernorm_forward(device, dtype, a->ln1, a->ln1_mean, a->ln1_rstd, in, tensor_weights(store, block, TENSOR_LN1W),
                       tensor_weights(store, block, TENSOR_LN1B), rows, C);
-    matmul_forward(device, memory, type, a->qkv, a->ln1, tensor_weights(store, block, TENSOR_QKVW),
+    matmul_forward(device, memory, dtype, a->qkv, a->ln1, tensor_weights(store, block, TENSOR_QKVW),
                    tensor_weights(store, block, TENSOR_QKVB), rows, C, 3 * C);
-    attention_forward(device, memory, type, m->config.attention, a->atty, a->saved, a->qkv, B, T, C,
+    attention_forward(device, memory, dtype, m->config.attention, a->atty, a->saved, a->qkv, B, T, C,
                       m->config.shape.NH);
-    matmul_forward(device, memory, type, a->residual, a->atty, tensor_weights(store, block, TENSOR_ATTPROJW),
+    matmul_forward(device, memory, dtype, a->residual, a->atty, tensor_weights(store, block, TENSOR_ATTPROJW),
                    tensor_weights(store, block, TENSOR_ATTPROJB), rows, C, C);
-    layernorm_forward_residual(device, type, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual, in, a->residual,
+    layernorm_forward_residual(device, dtype, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual, in, a->residual,
                                tensor_weights(store, block, TENSOR_LN2W), tensor_weights(store, block, TENSOR_LN2B),
                                rows, C);
-    matmul_forward(device, memory, type, a->fch, a->ln2, tensor_weights(store, block, TENSOR_FCW),
+    matmul_forward(device, memory, dtype, a->fch, a->ln2, tensor_weights(store, block, TENSOR_FCW),
                    tensor_weights(store, block, TENSOR_FCB), rows, C, 4 * C);
-    gelu_forward(device, type, a->gelu, a->fch, rows * 4 * C);
+    gelu_forward(device, dtype, a->gelu, a->fch, rows * 4 * C);
 }
 
 // The rest, from a->gelu to a->out.
 static void layer_forward_out(Trainer *m, size_t l, size_t B, size_t T, const Layer *a) {
     size_t rows = B * T, C = m->config.shape.C;
-    matmul_forward(m->device, m->memory, m->config.type, a->out, a->gelu,
+    matmul_forward(m->device, m->memory, m->config.dtype, a->out, a->gelu,
                    tensor_weights(&m->store, l + 1, TENSOR_FCPROJW), tensor_weights(&m->store, l + 1, TENSOR_FCPROJB),
                    rows, 4 * C, C);
-    residual_forward(m->device, m->config.type, a->out, a->residual, a->out, rows * C);
+    residual_forward(m->device, m->config.dtype, a->out, a->residual, a->out, rows * C);
 }
 
 // Makes again what the layer's level did not keep; the same operations on the same values give the same bits.
@@ -145,28 +147,28 @@ static void layer_recompute(Trainer *m, size_t l, size_t B, size_t T, const void
         return;
     }
     if (level_recomputes(level, LEVEL_LAYERNORMS)) {
-        layernorm_recompute(m->device, m->config.type, a->ln1, a->ln1_mean, a->ln1_rstd, in,
+        layernorm_recompute(m->device, m->config.dtype, a->ln1, a->ln1_mean, a->ln1_rstd, in,
                             tensor_weights(store, l + 1, TENSOR_LN1W), tensor_weights(store, l + 1, TENSOR_LN1B),
                             rows, C);
-        layernorm_recompute(m->device, m->config.type, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual,
+        layernorm_recompute(m->device, m->config.dtype, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual,
                             tensor_weights(store, l + 1, TENSOR_LN2W), tensor_weights(store, l + 1, TENSOR_LN2B),
                             rows, C);
     }
-    if (level_recomputes(level, LEVEL_GELU)) gelu_forward(m->device, m->config.type, a->gelu, a->fch, rows * 4 * C);
+    if (level_recomputes(level, LEVEL_GELU)) gelu_forward(m->device, m->config.dtype, a->gelu, a->fch, rows * 4 * C);
 }
 
 // One product of the layer backwards: dweight and dbias from dout and in, then din. din may be in: it is written last.
 // bias < 0: its gradient is there already.
 static void layer_backward_matmul(Trainer *m, size_t l, int weight, int bias, void *din, const void *dout,
                                   const void *in, size_t rows, size_t IC, size_t OC, bool add) {
-    Number type = m->config.type;
+    Dtype dtype = m->config.dtype;
     Store *store = &m->store;
     if (bias >= 0) {
-        bias_backward(m->device, m->memory, type, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
+        bias_backward(m->device, m->memory, dtype, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
     }
-    matmul_backward_weight(m->device, m->memory, type, tensor_gradients(store, l + 1, weight), dout, in, rows, IC,
+    matmul_backward_weight(m->device, m->memory, dtype, tensor_gradients(store, l + 1, weight), dout, in, rows, IC,
                            OC, add);
-    matmul_backward_input(m->device, m->memory, type, din, dout, tensor_weights(store, l + 1, weight), rows, IC, OC);
+    matmul_backward_input(m->device, m->memory, dtype, din, dout, tensor_weights(store, l + 1, weight), rows, IC, OC);
 }
 
 // m->dresidual: the gradient of a->out becomes the gradient of `in`. Gradients of activations take the place of the
@@ -175,26 +177,26 @@ static void layer_backward(Trainer *m, size_t l, size_t B, size_t T, const void 
     Device *device = m->device;
     Memory *memory = m->memory;
     Store *store = &m->store;
-    Number type = m->config.type;
-    size_t rows = B * T, C = m->config.shape.C, size = number_size(type), block = l + 1;
+    Dtype dtype = m->config.dtype;
+    size_t rows = B * T, C = m->config.shape.C, size = number_size(dtype), block = l + 1;
     layer_recompute(m, l, B, T, in, a);
 
     void *dgelu = a->gelu, *dfch = a->gelu, *dln2 = a->ln2, *dln1 = a->ln1;
     layer_backward_matmul(m, l, TENSOR_FCPROJW, TENSOR_FCPROJB, dgelu, m->dresidual, a->gelu, rows, 4 * C, C, add);
-    gelu_backward_bias(device, memory, type, dfch, tensor_gradients(store, block, TENSOR_FCB), dgelu, a->fch, rows,
+    gelu_backward_bias(device, memory, dtype, dfch, tensor_gradients(store, block, TENSOR_FCB), dgelu, a->fch, rows,
                        4 * C, add);
     layer_backward_matmul(m, l, TENSOR_FCW, -1, dln2, dfch, a->ln2, rows, C, 4 * C, add);
-    layernorm_backward(device, memory, type, m->dresidual, tensor_gradients(store, block, TENSOR_LN2W),
+    layernorm_backward(device, memory, dtype, m->dresidual, tensor_gradients(store, block, TENSOR_LN2W),
                        tensor_gradients(store, block, TENSOR_LN2B), dln2, a->residual, a->ln2_mean, a->ln2_rstd,
                        tensor_weights(store, block, TENSOR_LN2W), rows, C, true, add);
 
     void *datty = memory_push(memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS, rows * C * size, "dattention");
     void *dqkv = memory_push(memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS, rows * 3 * C * size, "dqkv");
     layer_backward_matmul(m, l, TENSOR_ATTPROJW, TENSOR_ATTPROJB, datty, m->dresidual, a->atty, rows, C, C, add);
-    attention_backward(device, memory, type, m->config.attention, dqkv, datty, a->qkv, a->atty, a->saved, B, T, C,
+    attention_backward(device, memory, dtype, m->config.attention, dqkv, datty, a->qkv, a->atty, a->saved, B, T, C,
                        m->config.shape.NH);
     layer_backward_matmul(m, l, TENSOR_QKVW, TENSOR_QKVB, dln1, dqkv, a->ln1, rows, C, 3 * C, add);
-    layernorm_backward(device, memory, type, m->dresidual, tensor_gradients(store, block, TENSOR_LN1W),
+    layernorm_backward(device, memory, dtype, m->dresidual, tensor_gradients(store, block, TENSOR_LN1W),
                        tensor_gradients(store, block, TENSOR_LN1B), dln1, in, a->ln1_mean, a->ln1_rstd,
                        tensor_weights(store, block, TENSOR_LN1W), rows, C, true, add);
 }
@@ -206,13 +208,13 @@ static void layer_backward(Trainer *m, size_t l, size_t B, size_t T, const void 
 // stack what its level keeps. Otherwise two buffers of the stream and one layer's scratch serve for all layers.
 static const void *model_forward(Trainer *m, size_t B, size_t T, bool keep) {
     Memory *memory = m->memory;
-    size_t C = m->config.shape.C, n_bytes = B * T * C * number_size(m->config.type);
+    size_t C = m->config.shape.C, n_bytes = B * T * C * number_size(m->config.dtype);
     Kind kind = keep ? KIND_ACTIVATIONS : KIND_SCRATCH;
     const bool away = keep && store_stream_is_away(&m->store);
     void *x = away ? store_stream_begin(&m->store, 0) : memory_push(memory, TIER_DEVICE, kind, n_bytes, "encoder");
     void *spare = keep ? NULL : memory_push(memory, TIER_DEVICE, kind, n_bytes, "layer");
     store_weights_begin(&m->store, 0, 1);
-    encoder_forward(m->device, m->config.type, x, m->batch.tokens, tensor_weights(&m->store, 0, TENSOR_WTE),
+    encoder_forward(m->device, m->config.dtype, x, m->batch.tokens, tensor_weights(&m->store, 0, TENSOR_WTE),
                     tensor_weights(&m->store, 0, TENSOR_WPE), B, T, C);
     if (away) store_stream_written(&m->store, 0);
     m->encoded = x;
@@ -244,8 +246,8 @@ static void model_head(Trainer *m, size_t B, size_t T, const void *residual, flo
     Memory *memory = m->memory;
     Store *store = &m->store;
     const ModelShape *s = &m->config.shape;
-    Number type = m->config.type;
-    size_t rows = B * T, C = s->C, size = number_size(type);
+    Dtype dtype = m->config.dtype;
+    size_t rows = B * T, C = s->C, size = number_size(dtype);
     size_t mark = memory_mark(memory, TIER_DEVICE), chunk = ceil_div(rows, size_min(rows, m->config.head_chunks));
     float *mean = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf mean");
     float *rstd = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf rstd");
@@ -254,20 +256,20 @@ static void model_head(Trainer *m, size_t B, size_t T, const void *residual, flo
     store_weights_begin(store, 0, gradient ? (int64_t)s->L : NO_BLOCK);
     if (gradient) store_gradients_begin(store, 0, (int64_t)s->L);
     const void *wte = tensor_weights(store, 0, TENSOR_WTE), *lnfw = tensor_weights(store, 0, TENSOR_LNFW);
-    layernorm_forward(device, type, lnf, mean, rstd, residual, lnfw, tensor_weights(store, 0, TENSOR_LNFB), rows, C);
+    layernorm_forward(device, dtype, lnf, mean, rstd, residual, lnfw, tensor_weights(store, 0, TENSOR_LNFB), rows, C);
     for (size_t row = 0; row < rows; row += chunk) {
         size_t n = size_min(chunk, rows - row);
-        void *x = number_at(type, lnf, row * C);  // becomes its own gradient, like the logits
-        matmul_forward(device, memory, type, logits, x, wte, NULL, n, C, s->Vp);
-        classifier(device, type, m->batch.losses + row, logits, m->batch.targets + row, n, s->V, s->Vp, scale,
+        void *x = number_at(dtype, lnf, row * C);  // becomes its own gradient, like the logits
+        matmul_forward(device, memory, dtype, logits, x, wte, NULL, n, C, s->Vp);
+        classifier(device, dtype, m->batch.losses + row, logits, m->batch.targets + row, n, s->V, s->Vp, scale,
                    gradient);
         if (!gradient) continue;
-        matmul_backward_weight(device, memory, type, tensor_gradients(store, 0, TENSOR_WTE), logits, x, n, C, s->Vp,
+        matmul_backward_weight(device, memory, dtype, tensor_gradients(store, 0, TENSOR_WTE), logits, x, n, C, s->Vp,
                                add || row > 0);
-        matmul_backward_input(device, memory, type, x, logits, wte, n, C, s->Vp);
+        matmul_backward_input(device, memory, dtype, x, logits, wte, n, C, s->Vp);
     }
     if (gradient) {
-        layernorm_backward(device, memory, type, m->dresidual, tensor_gradients(store, 0, TENSOR_LNFW),
+        layernorm_backward(device, memory, dtype, m->dresidual, tensor_gradients(store, 0, TENSOR_LNFW),
                            tensor_gradients(store, 0, TENSOR_LNFB), lnf, residual, mean, rstd, lnfw, rows, C, false,
                            add);
     }
@@ -290,7 +292,7 @@ static void model_backward(Trainer *m, size_t B, size_t T, bool add) {
         if (away) store_stream_done(&m->store, l);
         memory_release(m->memory, TIER_DEVICE, m->layers[l].mark);
     }
-    encoder_backward(m->device, m->config.type, tensor_gradients(&m->store, 0, TENSOR_WTE),
+    encoder_backward(m->device, m->config.dtype, tensor_gradients(&m->store, 0, TENSOR_WTE),
                      tensor_gradients(&m->store, 0, TENSOR_WPE), m->dresidual, m->batch.tokens,
                      batch_positions(&m->batch), m->batch.n_distinct, B, T, s->maxT, s->C, add);
     store_gradients_done(&m->store, 0);
@@ -308,7 +310,7 @@ static void train_micro_batch(Trainer *m, float scale, bool first, bool last) {
 
     memory_begin(m->memory, PHASE_FORWARD);
     m->dresidual = memory_push(m->memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
-                               B * T * m->config.shape.C * number_size(m->config.type), "dresidual");
+                               B * T * m->config.shape.C * number_size(m->config.dtype), "dresidual");
     const void *residual = model_forward(m, B, T, true);
     memory_end(m->memory);
 
@@ -354,13 +356,13 @@ static Results train_results(Trainer *m, size_t n) {
 // Clipping and AdamW. A norm that is not finite skips the update: nothing moves. Returns the step's sum of losses.
 static double train_update(Trainer *m, StepRow *row) {
     memory_begin(m->memory, PHASE_UPDATE);
-    store_norm(&m->store, m->results + RESULT_NORM);
+    update_norm(&m->store, m->results + RESULT_NORM);
     const Results results = train_results(m, 0);
     const double norm = sqrt(results.square) / m->loss_scale, clip = m->config.clip;
     const double lr = schedule_lr(&m->config.schedule, m->updates), scale = clip > 0 && norm > clip ? clip / norm : 1.0;
     AdamW update = adamw_step((float)lr, (float)m->config.decay, m->updates + 1, (float)(scale / m->loss_scale),
                               isfinite(norm));
-    store_update(&m->store, &update);
+    update_blocks(&m->store, &update);
     memory_end(m->memory);
     row->norm = norm;
     row->lr = lr;
@@ -370,7 +372,7 @@ static double train_update(Trainer *m, StepRow *row) {
 
 // After a step in fp16: a skipped one halves the loss scale, many good ones double it.
 static void train_loss_scale(Trainer *m, bool skipped) {
-    if (m->config.type != FP16) return;
+    if (m->config.dtype != FP16) return;
     if (skipped) m->loss_scale /= 2;
     m->good_steps = skipped ? 0 : m->good_steps + 1;
     if (m->good_steps < LOSS_SCALE_GOOD_STEPS) return;
@@ -433,23 +435,24 @@ static double validate(Trainer *m) {
 // needed.
 static void sample_logits(Trainer *m, const int32_t *sequence, size_t last, size_t length, float *logits, void *raw) {
     const ModelShape *s = &m->config.shape;
-    Number type = m->config.type;
+    Dtype dtype = m->config.dtype;
     Memory *memory = m->memory;
     size_t mark = memory_mark(memory, TIER_DEVICE);
     m->batch.tokens = (int32_t *)(void *)m->batch.slots[0].data;
     device_upload(m->device, m->batch.tokens, sequence, length * sizeof(int32_t));
-    const void *residual = number_at_const(type, model_forward(m, 1, length, false), last * s->C);
+    const void *residual = number_at_const(dtype, model_forward(m, 1, length, false), last * s->C);
     float *statistics = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, 2 * sizeof(float), "lnf statistics");
-    void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, s->C * number_size(type), "lnf");
-    void *out = memory_push(memory, TIER_DEVICE, KIND_LOGITS, s->Vp * number_size(type), "logits");
+    void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, s->C * number_size(dtype), "lnf");
+    void *out = memory_push(memory, TIER_DEVICE, KIND_LOGITS, s->Vp * number_size(dtype), "logits");
     store_weights_begin(&m->store, 0, NO_BLOCK);
-    layernorm_forward(m->device, type, lnf, statistics, statistics + 1, residual,
+    layernorm_forward(m->device, dtype, lnf, statistics, statistics + 1, residual,
                       tensor_weights(&m->store, 0, TENSOR_LNFW), tensor_weights(&m->store, 0, TENSOR_LNFB), 1, s->C);
-    matmul_forward(m->device, memory, type, out, lnf, tensor_weights(&m->store, 0, TENSOR_WTE), NULL, 1, s->C, s->Vp);
+    matmul_forward(m->device, memory, dtype, out, lnf, tensor_weights(&m->store, 0, TENSOR_WTE), NULL, 1, s->C, s->Vp);
     store_weights_done(&m->store, 0);
-    device_download(m->device, raw, out, s->Vp * number_size(type));
-    if (host_reads(m->device, raw, s->Vp * number_size(type)) && host_writes(m->device, logits, s->Vp * sizeof(float))) {
-        for (size_t v = 0; v < s->V; v++) logits[v] = number_get(type, raw, v);
+    device_download(m->device, raw, out, s->Vp * number_size(dtype));
+    if (host_reads(m->device, raw, s->Vp * number_size(dtype)) &&
+        host_writes(m->device, logits, s->Vp * sizeof(float))) {
+        for (size_t v = 0; v < s->V; v++) logits[v] = number_get(dtype, raw, v);
     }
     memory_release(memory, TIER_DEVICE, mark);
 }
@@ -465,7 +468,7 @@ static void sample(Trainer *m) {
     float *logits = NULL;
     int32_t *tokens = m->batch.host_tokens[0];
     if (c->n_prompt < total) {  // otherwise the prompt is all there is to print
-        raw = memory_push(memory, TIER_HOST, KIND_LOGITS, c->shape.Vp * number_size(c->type), "logits");
+        raw = memory_push(memory, TIER_HOST, KIND_LOGITS, c->shape.Vp * number_size(c->dtype), "logits");
         logits = (float *)memory_push(memory, TIER_HOST, KIND_LOGITS, c->shape.Vp * sizeof(float), "logits");
     }
     if (host_writes(m->device, tokens, c->T * sizeof(int32_t))) {
@@ -510,15 +513,15 @@ static void save(Trainer *m) {
 // ---------------------------------------------------------------------------------------------------------------
 // A trainer, and its rehearsal
 
-// A trainer of `config` without anything of a run's own: no files, nothing shown. It still needs data. What lives for the
-// whole run is taken by trainer_start().
+// A trainer of `config` without anything of a run's own: no files, nothing shown. It still needs data. What lives for
+// the whole run is taken by trainer_start().
 static void trainer_open(Trainer *m, const Config *config, Device *device, Memory *memory, Ranks *ranks) {
     memset(m, 0, sizeof(*m));
     m->config = *config;
     m->device = device;
     m->memory = memory;
     m->ranks = ranks;
-    m->loss_scale = config->type == FP16 ? (double)LOSS_SCALE_FIRST : 1.0;
+    m->loss_scale = config->dtype == FP16 ? (double)LOSS_SCALE_FIRST : 1.0;
     m->layers = (Layer *)calloc(config->shape.L, sizeof(Layer));
     if (!m->layers) die("out of memory at the start");
 }
@@ -531,7 +534,7 @@ static void trainer_start(Trainer *m) {
     Memory *memory = m->memory;
     memory_begin(memory, PHASE_SETUP);
     device_events_reset(m->device);
-    store_open(&m->store, m->device, memory, m->ranks, c->shape, c->type, &c->place, config_stream_bytes(c));
+    store_open(&m->store, m->device, memory, m->ranks, c->shape, c->dtype, &c->place, config_stream_bytes(c));
     batch_open(&m->batch, m->device, memory, c, m->data, m->ranks);
     m->results = (double *)memory_keep(memory, TIER_DEVICE, KIND_DATA, RESULTS * sizeof(double), "results");
     m->host_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA, RESULTS * sizeof(double), "results");
@@ -644,17 +647,18 @@ static void run_after_step(Run *r, StepRow *row) {
     const Options *o = &r->job.options;
     bool last = m->step == m->config.steps;
     if (row->skipped) {
-        printf("%sstep %lld skipped: its gradients are not finite; nothing was updated\n", r->report.terminal ? "\n" : "",
-               (long long)m->step);
+        printf("%sstep %lld skipped: its gradients are not finite; nothing was updated\n",
+               r->report.terminal ? "\n" : "", (long long)m->step);
     }
     if (m->config.validation_batches && (last || m->step % o->validate_every == 0) && !stopped(m)) {
         row->val_loss = validate(m);
         row->validated = true;
-        printf("%sstep %lld | validation loss %.4f\n", r->report.terminal ? "\n" : "", (long long)m->step, row->val_loss);
+        printf("%sstep %lld | validation loss %.4f\n", r->report.terminal ? "\n" : "", (long long)m->step,
+               row->val_loss);
     }
     log_step(&r->log, row);
     bool finite = isfinite(row->train_loss);
-    if (m->skipped_in_a_row >= SKIPS_IN_A_ROW && !(finite && m->config.type == FP16)) {
+    if (m->skipped_in_a_row >= SKIPS_IN_A_ROW && !(finite && m->config.dtype == FP16)) {
         die("%d steps in a row had gradients that are not finite (last loss %g%s). Lower -l, or go on from an earlier "
             "checkpoint", m->skipped_in_a_row, row->train_loss,
             finite ? "" : ": the forward itself gives NaN or infinity, so this is no overflow of gradients");
@@ -676,7 +680,7 @@ static void run_resume(Run *r) {
     m->step = p->step;
     m->updates = p->updates;
     m->tokens = p->tokens;
-    if (m->config.type == FP16 && p->type == FP16) {
+    if (m->config.dtype == FP16 && p->dtype == FP16) {
         m->loss_scale = p->loss_scale;
         m->good_steps = p->good_steps;
     }
@@ -713,7 +717,8 @@ static void run_train(Run *r) {
         row.mfu = row.tokens_per_second * config_flops_per_token(&m->config) / rate;
         report_phases(&r->report, &r->plan.ledger, &r->memory.ledger);
         double per_step = (device_seconds() - started) / (double)(m->step - first);
-        report_step(&r->report, &m->config, m->ranks->size, &r->memory.ledger, &row, per_step * (double)(steps - m->step));
+        report_step(&r->report, &m->config, m->ranks->size, &r->memory.ledger, &row,
+                    per_step * (double)(steps - m->step));
         run_after_step(r, &row);
         report_phases(&r->report, &r->plan.ledger, &r->memory.ledger);
     }
@@ -751,7 +756,7 @@ static Run *run_open(int argc, char **argv) {
             flags_fail("--ranks %lld is for a --plan in one process; scripts/launch.sh starts ranks",
                        (long long)o->ranks);
         }
-        ranks_plan(&r->ranks, (int)o->ranks);
+        ranks_open_plan(&r->ranks, (int)o->ranks);
     }
     device_open(&r->device, o->device, &o->device_memory, &r->ranks);
     ranks_open_device(&r->ranks, &r->device);
@@ -784,9 +789,9 @@ static void run(Run *r) {
     const char *output = r->job.options.output;
     char next[512];
     size_t next_peak = run_suggest(r, next, sizeof(next));
-    r->matmul_rate = device_matmul_rate(&r->device, r->job.config.type);
+    r->matmul_rate = device_matmul_rate(&r->device, r->job.config.dtype);
     printf("matmul     %.1f GFLOP/s in %s, measured; mfu is a share of this\n", r->matmul_rate * 1e-9,
-           number_name(r->job.config.type));
+           number_name(r->job.config.dtype));
     fflush(stdout);
     r->report.terminal = isatty(STDOUT_FILENO) == 1 && r->ranks.size == 1;
     log_open(&r->log, r->ranks.rank == 0 ? output : NULL, r->job.config.resume ? r->trainer.step : -1);

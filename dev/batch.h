@@ -1,7 +1,8 @@
 // batch.h - windows of tokens, and their way to the device: while it works on the one, the host reads the other.
 //
-// A micro-batch is B sequences of T tokens and their T targets, and, for a backward, the positions of the batch sorted by
-// token (kernels/encoder.h). The host reads it into memory of its own and sends it; there are two slots on the device.
+// A micro-batch is B sequences of T tokens and their T targets, and, for a backward, the positions of the batch sorted
+// by token (kernels/encoder.h). The host reads it into memory of its own and sends it; there are two slots on the
+// device.
 //
 // Invariant: the place of a window in the order of training is a function of (step, index in the step) alone.
 #ifndef BATCH_H
@@ -62,7 +63,7 @@ static inline uint64_t batch_window_index(const Batch *b, int64_t step, size_t i
     return (uint64_t)(b->config->overfit ? 0 : step) * per_step + index;
 }
 
-// Number of targets in all windows of a step (0-based): what the mean of its losses is taken over.
+// Dtype of targets in all windows of a step (0-based): what the mean of its losses is taken over.
 static inline size_t batch_step_targets(const Batch *b, int64_t step) {
     const size_t windows = config_windows(b->config, b->ranks->size);
     size_t n = 0;

@@ -25,7 +25,7 @@ typedef struct {
     char magic[8];
     int64_t format;
     int64_t L, NH, C, V, maxT;
-    int64_t type;                           // Number, the compute type of the run
+    int64_t dtype;                           // Dtype, the compute type of the run
     int64_t step, updates;                  // attempted and applied
     int64_t B, T, tokens_per_step, tokens;  // tokens: trained on so far
     uint64_t seed, data;                    // data: the loader's fingerprint
@@ -65,7 +65,8 @@ static inline void checkpoint_fail(int fd, const char *partial, const char *path
 // The section's home.
 static const int CHECKPOINT_HOMES[CHECKPOINT_SECTIONS] = {HOME_MASTER, HOME_M, HOME_V};
 
-// The next stretch of a block's elements [at, at + n) that a checkpoint holds, from tensor *i on: false if there is none.
+// The next stretch of a block's elements [at, at + n) that a checkpoint holds, from tensor *i on: false if there is
+// none.
 static inline bool checkpoint_stretch(const BlockLayout *layout, size_t at, size_t n, size_t *i, size_t *first,
                                       size_t *end) {
     for (; *i < layout->n_tensors; ++*i) {
@@ -84,8 +85,8 @@ static inline void checkpoint_path(char *path, size_t size, const char *director
     if (n < 0 || (size_t)n >= size) die("-o %s: the path is too long", directory);
 }
 
-// Writes directory/checkpoint_STEP.bin; header: magic, format, model, sizes and hashes are filled in here. directory NULL
-// (a plan): only takes what that takes.
+// Writes directory/checkpoint_STEP.bin; header: magic, format, model, sizes and hashes are filled in here. directory
+// NULL (a plan): only takes what that takes.
 static inline void checkpoint_save(Store *store, CheckpointHeader *header, const char *directory) {
     char path[PATH_MAX], partial[PATH_MAX + 16], padded[CHECKPOINT_HEADER] = {0};
     memcpy(header->magic, CHECKPOINT_MAGIC, 8);
@@ -95,7 +96,7 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
     header->C = (int64_t)store->shape.C;
     header->V = (int64_t)store->shape.V;
     header->maxT = (int64_t)store->shape.maxT;
-    header->type = store->type;
+    header->dtype = store->dtype;
     header->n_parameters = (int64_t)layout_parameters(&store->shape);
     const bool writes = directory && store->ranks->rank == 0;
     if (directory) checkpoint_path(path, sizeof(path), directory, header->step);
@@ -152,7 +153,7 @@ static inline const char *checkpoint_read_header(int fd, CheckpointHeader *heade
     ModelShape shape = checkpoint_shape(header);
     bool sane = header->L > 0 && header->NH > 0 && header->C > 0 && header->V > 0 && header->maxT > 0 &&
                 header->C % header->NH == 0 && header->n_parameters == (int64_t)layout_parameters(&shape) &&
-                header->type >= 0 && header->type < NUMBERS;
+                header->dtype >= 0 && header->dtype < DTYPES;
     if (!sane) return "has an impossible model";
     int64_t n_bytes = CHECKPOINT_HEADER + CHECKPOINT_SECTIONS * header->n_parameters * (int64_t)sizeof(float);
     if ((int64_t)status.st_size != n_bytes) return "has the wrong length";
@@ -190,8 +191,8 @@ static inline uint64_t checkpoint_read_piece(int fd, const char *path, const Blo
     return hash;
 }
 
-// Fills the store from a checked file of the same model; path NULL (a plan): only takes what that takes. with_moments: go
-// on with the run; otherwise the weights start a new one.
+// Fills the store from a checked file of the same model; path NULL (a plan): only takes what that takes. with_moments:
+// go on with the run; otherwise the weights start a new one.
 static inline void checkpoint_load(Store *store, const char *path, bool with_moments) {
     CheckpointHeader header;
     const int fd = path ? open(path, O_RDONLY) : -1;

@@ -5,8 +5,8 @@
 //
 //     exchange   every rank sends piece [at, at+n) of shard j of its buffer to rank j; each receives N-1 pieces of its
 //                own shard: received[0 ... N-2], in rank order without its own
-//     sum        out (+)= ((g0 + g1) + g2) + ...  in rank order, fp32; with the exchange, this is a reduce-scatter whose
-//                bits depend on nothing but N
+//     sum        out (+)= ((g0 + g1) + g2) + ...  in rank order, fp32; with the exchange, this is a reduce-scatter
+//                whose bits depend on nothing but N
 //     gather     every rank sends its shard to all others: each has the whole buffer
 //
 // Each moves every byte once: (N-1)/N of the buffer leaves a rank. Data moves on the collective queue, in the order of
@@ -43,7 +43,7 @@ typedef struct {
 enum { COLLECTIVE_UNIT = 4096 };  // buffers of shards come in multiples of this, bytes
 
 // One rank, or a plan for `size` of them.
-static inline void ranks_plan(Ranks *ranks, int size) {
+static inline void ranks_open_plan(Ranks *ranks, int size) {
     memset(ranks, 0, sizeof(*ranks));
     ranks->size = ranks->local_size = size;
     ranks->processors = 1.0;
@@ -81,7 +81,7 @@ static inline double ranks_processors(MPI_Comm local) {
 
 // Joins the other ranks, if the program was started with any. Only rank 0 goes on printing.
 static inline void ranks_open(Ranks *ranks) {
-    ranks_plan(ranks, 1);
+    ranks_open_plan(ranks, 1);
     int launched = error_launched(false);
     if (launched <= 1) return;
 #ifdef USE_MPI
@@ -270,7 +270,7 @@ typedef struct {
 } CollectiveSum;
 
 // Element i of the sum in rank order.
-SHARED float collective_sum_element(const CollectiveSum *c, size_t i) {
+HOST_DEVICE float collective_sum_element(const CollectiveSum *c, size_t i) {
     float sum = c->rank == 0 ? c->own[i] : c->received[i];
     for (int peer = 1; peer < c->size; peer++) {
         sum += peer == c->rank ? c->own[i] : c->received[(size_t)(peer < c->rank ? peer : peer - 1) * c->n + i];
@@ -315,7 +315,7 @@ static inline void collective_sum(const Ranks *ranks, Device *device, float *out
     c.add = add;
     switch (device->kind) {
     case DEVICE_PLAN:
-        device_plan(device, (double)n * ranks->size, 4.0 * (double)n * (ranks->size + 1 + (add ? 1 : 0)));
+        device_count(device, (double)n * ranks->size, 4.0 * (double)n * (ranks->size + 1 + (add ? 1 : 0)));
         return;
     case DEVICE_CPU: device_call(device, QUEUE_COLLECTIVE, collective_sum_cpu, &c, sizeof(c)); return;
     case DEVICE_CUDA:

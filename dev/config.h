@@ -13,7 +13,7 @@
 
 typedef struct {
     ModelShape shape;
-    Number type;
+    Dtype dtype;
     // Where memory goes
     size_t B, T;           // sequences per micro-batch of a rank, tokens per sequence
     size_t micro_batches;  // per step
@@ -41,7 +41,7 @@ static inline Level config_level(const Config *config, size_t l) {
 
 // Bytes of the residual stream of a micro-batch, (B,T,C).
 static inline size_t config_stream_bytes(const Config *config) {
-    return config->B * config->T * config->shape.C * number_size(config->type);
+    return config->B * config->T * config->shape.C * number_size(config->dtype);
 }
 
 // Sequences of a step, of all ranks.
@@ -88,16 +88,16 @@ static inline double config_flops_per_token(const Config *config) {
 // weights, (N-1)/N of each. More micro-batches of stage 2 and 3, and the gathers of stage 3, come on top.
 static inline size_t config_least_sent(const Config *c, int n_ranks) {
     size_t N = (size_t)n_ranks, n = layout_parameters(&c->shape);
-    size_t gathered = c->place.stage == 0 ? sizeof(float) : number_size(c->type);
+    size_t gathered = c->place.stage == 0 ? sizeof(float) : number_size(c->dtype);
     return n * (N - 1) / N * (sizeof(float) + gathered);
 }
 
 // Bytes that a step must write to the disk: what lives there and changes, once.
 static inline size_t config_least_written(const Config *c, int n_ranks) {
     const Placement *p = &c->place;
-    size_t N = (size_t)n_ranks, n = layout_parameters(&c->shape), size = number_size(c->type), n_bytes = 0;
+    size_t N = (size_t)n_ranks, n = layout_parameters(&c->shape), size = number_size(c->dtype), n_bytes = 0;
     if (p->optimizer == TIER_DISK) {
-        n_bytes += n / (p->stage >= 1 ? N : 1) * sizeof(float) * (c->type == FP32 ? 2 : 3);
+        n_bytes += n / (p->stage >= 1 ? N : 1) * sizeof(float) * (c->dtype == FP32 ? 2 : 3);
     }
     if (p->gradients == TIER_DISK) n_bytes += n / (p->stage >= 2 ? N : 1) * sizeof(float) * c->micro_batches;
     if (p->weights == TIER_DISK) n_bytes += n / (p->stage >= 3 ? N : 1) * size;

@@ -9,9 +9,9 @@
 // fetch (in), stash (out), collective (between ranks). On the CPU the calling thread is the compute queue, and the
 // others are threads (queue.h); on CUDA all are streams (cuda.h). Events order them, as CUDA's do.
 //
-// What the host itself does to memory that the program planned (reading tokens, first values, AdamW on the host, poison,
-// sums of results, files) is an operation like any other: host_reads() and host_writes() stand before it. PLAN skips it,
-// the other devices first wait for the queues that still use those bytes, and who watches the device is told.
+// What the host itself does to memory that the program planned (reading tokens, first values, AdamW on the host,
+// poison, sums of results, files) is an operation like any other: host_reads() and host_writes() stand before it. PLAN
+// skips it, the other devices first wait for the queues that still use those bytes, and who watches the device is told.
 //
 // Invariant: nothing that depends on the values of tensors may change what a step does on a device; PLAN has none.
 #ifndef DEVICE_H
@@ -56,7 +56,8 @@ typedef struct {
     size_t first, n;
 } DeviceUses;
 
-// Somebody who watches what the program does to its memory, such as the emulator of the tests. Queues are CUDA's streams.
+// Somebody who watches what the program does to its memory, such as the emulator of the tests. Queues are CUDA's
+// streams.
 typedef struct {
     // [pointer, pointer + n_bytes) of the device's memory is a buffer of its own, or (owner NULL) no longer.
     void (*region)(void *pointer, size_t n_bytes, const char *owner, void *stream);
@@ -115,7 +116,7 @@ static inline void device_stand_in(Device *plan, const Device *like) {
 }
 
 // An operation on the PLAN device: its cost, from the table at the top of each kernel file.
-static inline void device_plan(Device *device, double flops, double bytes) {
+static inline void device_count(Device *device, double flops, double bytes) {
     device->flops += flops;
     device->bytes += bytes;
 }
@@ -150,7 +151,7 @@ static inline void device_region(const Device *device, void *pointer, size_t n_b
 // y[0 ... n_bytes) = 0
 static inline void device_zero(Device *device, void *y, size_t n_bytes) {
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 0, (double)n_bytes); return;
+    case DEVICE_PLAN: device_count(device, 0, (double)n_bytes); return;
     case DEVICE_CPU: memset(y, 0, n_bytes); return;
     case DEVICE_CUDA:
         CUDA_ONLY(CUDA_CHECK(cudaMemsetAsync(y, 0, n_bytes, device->cuda->queues[QUEUE_COMPUTE])));
@@ -168,7 +169,7 @@ static inline void device_copy_cuda(Device *device, void *to, const void *from, 
 // Host memory to device memory; `from` may be changed afterwards (the host waits).
 static inline void device_upload(Device *device, void *to, const void *from, size_t n_bytes) {
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 0, 2.0 * (double)n_bytes); return;
+    case DEVICE_PLAN: device_count(device, 0, 2.0 * (double)n_bytes); return;
     case DEVICE_CPU: memcpy(to, from, n_bytes); return;
     case DEVICE_CUDA: CUDA_ONLY(device_copy_cuda(device, to, from, n_bytes, cudaMemcpyHostToDevice)); return;
     }
@@ -177,7 +178,7 @@ static inline void device_upload(Device *device, void *to, const void *from, siz
 // Device memory to host memory, after everything that was called before (the host waits).
 static inline void device_download(Device *device, void *to, const void *from, size_t n_bytes) {
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 0, 2.0 * (double)n_bytes); return;
+    case DEVICE_PLAN: device_count(device, 0, 2.0 * (double)n_bytes); return;
     case DEVICE_CPU: memcpy(to, from, n_bytes); return;
     case DEVICE_CUDA: CUDA_ONLY(device_copy_cuda(device, to, from, n_bytes, cudaMemcpyDeviceToHost)); return;
     }
@@ -273,7 +274,7 @@ static inline void device_note_use(Device *device, Queue queue, const void *poin
 // Device or (pinned) host memory to device or host memory, on a queue.
 static inline void device_copy(Device *device, Queue queue, void *to, const void *from, size_t n_bytes) {
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 0, 2.0 * (double)n_bytes); break;
+    case DEVICE_PLAN: device_count(device, 0, 2.0 * (double)n_bytes); break;
     case DEVICE_CPU: queue_copy(device->queues, queue, to, from, n_bytes); break;
     case DEVICE_CUDA:
         CUDA_ONLY(CUDA_CHECK(cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, device->cuda->queues[queue])));
@@ -283,8 +284,8 @@ static inline void device_copy(Device *device, Queue queue, void *to, const void
     device_note_use(device, queue, from, n_bytes, false);
 }
 
-// run(a copy of argument) on the host in the order of the queue; at most QUEUE_ARGUMENT bytes. It may not use the device.
-// What it reads or writes of the host's memory its caller says: device_note_use() after it.
+// run(a copy of argument) on the host in the order of the queue; at most QUEUE_ARGUMENT bytes. It may not use the
+// device. What it reads or writes of the host's memory its caller says: device_note_use() after it.
 static inline void device_call(Device *device, Queue queue, void (*run)(void *), const void *argument,
                                size_t n_bytes) {
     switch (device->kind) {
@@ -325,8 +326,8 @@ static inline bool host_touches(Device *device, const void *pointer, size_t n_by
     return true;
 }
 
-// The host's memory that queues may use from here on: [pointer, pointer + n_bytes), pinned for a GPU; n_bytes 0: none any
-// more, once all queues have left it.
+// The host's memory that queues may use from here on: [pointer, pointer + n_bytes), pinned for a GPU; n_bytes 0: none
+// any more, once all queues have left it.
 static inline void device_host_memory(Device *device, void *pointer, size_t n_bytes) {
     if (device->host) {
         host_touches(device, device->host, (size_t)(device->host_end - device->host), true);

@@ -83,15 +83,15 @@ static inline size_t device_available(const Device *device) {
 }
 
 // One line: what runs, and in which arithmetic.
-static inline void device_describe(const Device *device, Number type, char *text, size_t size) {
+static inline void device_describe(const Device *device, Dtype dtype, char *text, size_t size) {
     if (device->real == DEVICE_CUDA) {
         snprintf(text, size, "%s%s, compute capability %.1f; %s", device->name, device->cuda ? "" : " (not here)",
-                 device->compute_capability / 10.0, number_name(type));
+                 device->compute_capability / 10.0, number_name(dtype));
         return;
     }
-    bool converted = type == FP16 || (type == BF16 && !device->matmul->native_bf16);
+    bool converted = dtype == FP16 || (dtype == BF16 && !device->matmul->native_bf16);
     snprintf(text, size, "CPU, %d thread%s, %s; %s%s", device->threads, device->threads > 1 ? "s" : "",
-             device->matmul->isa, number_name(type),
+             device->matmul->isa, number_name(dtype),
              converted ? " storage, fp32 arithmetic" : "");
 }
 
@@ -118,8 +118,8 @@ static inline void device_close_plan(Device *plan, const struct Matmul *matmul) 
 // The rate of products
 
 // One product of square matrices, in memory taken for it: operations per second.
-static inline double device_product_rate(Device *device, Memory *memory, Number type, size_t size) {
-    size_t n_bytes = size * size * number_size(type), mark = memory_mark(memory, TIER_DEVICE);
+static inline double device_product_rate(Device *device, Memory *memory, Dtype dtype, size_t size) {
+    size_t n_bytes = size * size * number_size(dtype), mark = memory_mark(memory, TIER_DEVICE);
     memory_begin(memory, PHASE_SETUP);
     void *c = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_bytes, "c");
     void *a = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_bytes, "a");
@@ -128,7 +128,7 @@ static inline double device_product_rate(Device *device, Memory *memory, Number 
     device_zero(device, b, n_bytes);
     device_wait(device);
     double start = device_seconds();
-    matmul_forward(device, memory, type, c, a, b, NULL, size, size, size);
+    matmul_forward(device, memory, dtype, c, a, b, NULL, size, size, size);
     device_wait(device);
     double rate = 2.0 * pow((double)size, 3) / (device_seconds() - start);
     memory_release(memory, TIER_DEVICE, mark);
@@ -137,19 +137,19 @@ static inline double device_product_rate(Device *device, Memory *memory, Number 
 }
 
 // The best of some products of this size, in memory of its own, which is given back.
-static inline double device_best_rate(Device *device, Number type, size_t size) {
+static inline double device_best_rate(Device *device, Dtype dtype, size_t size) {
     enum { TRIALS = 10 };
     const double enough = 0.1;  // seconds of one product
     Memory planned, memory;
     Device plan;
     double best = 0;
     device_open_plan(&plan, device, device->matmul);
-    memory_plan(&planned, &plan);
-    device_product_rate(&plan, &planned, type, size);
+    memory_open_plan(&planned, &plan);
+    device_product_rate(&plan, &planned, dtype, size);
     matmul_create(device);
     memory_reserve(&memory, device, &planned.ledger, ".", 0);
     for (int trial = 0; trial < TRIALS && (trial == 0 || 2.0 * pow((double)size, 3) / best < enough); trial++) {
-        best = fmax(best, device_product_rate(device, &memory, type, size));
+        best = fmax(best, device_product_rate(device, &memory, dtype, size));
     }
     memory_close(&memory);
     memory_close(&planned);
@@ -158,13 +158,13 @@ static inline double device_best_rate(Device *device, Number type, size_t size) 
 
 // Rate of a product of large matrices, operations per second: what MFU is a share of. A GPU that takes less than a
 // millisecond is given larger matrices.
-static inline double device_matmul_rate(Device *device, Number type) {
+static inline double device_matmul_rate(Device *device, Dtype dtype) {
     enum { SIZE_CPU = 1024, SIZE_LEAST = 256, SIZE_MOST = 8192 };
     const double least = 1e-3;  // seconds of one product
-    if (device->real == DEVICE_CPU) return device_best_rate(device, type, SIZE_CPU);
+    if (device->real == DEVICE_CPU) return device_best_rate(device, dtype, SIZE_CPU);
     double best = 0;
     for (size_t size = SIZE_LEAST; size <= SIZE_MOST; size *= 2) {
-        const double rate = device_best_rate(device, type, size);
+        const double rate = device_best_rate(device, dtype, size);
         best = fmax(best, rate);
         if (2.0 * pow((double)size, 3) / best >= least) break;
     }

@@ -125,8 +125,9 @@ static inline void disk_go_direct(Disk *disk) {
 #endif
 }
 
-// Makes a swap file of n_bytes (rounded up to DISK_SECTOR), all zero, in a directory. Dies, with what to do, if the directory is
-// missing or can't be written to, or has not that many bytes. Rank 0 says so on stdout if the file is not O_DIRECT.
+// Makes a swap file of n_bytes (rounded up to DISK_SECTOR), all zero, in a directory. Dies, with what to do, if the
+// directory is missing or can't be written to, or has not that many bytes. Rank 0 says so on stdout if the file is not
+// O_DIRECT.
 static inline void disk_open(Disk *disk, const char *directory, size_t n_bytes, int rank) {
     memset(disk, 0, sizeof(*disk));
     disk->n_bytes = round_up(n_bytes, DISK_SECTOR);

@@ -40,16 +40,16 @@ static inline int error_launched(bool rank) {
     return rank ? 0 : 1;
 }
 
-// What ends the other ranks, with an exit status; NULL while there are none. The only thing that a program which ends must
-// find without being told.
+// What ends the other ranks, with an exit status; NULL while there are none. The only thing that a program which ends
+// must find without being told.
 static inline void (**error_ranks(void))(int) {
     static void (*end_all)(int) = NULL;
     return &end_all;
 }
 
 // Says "train_gpt: MESSAGE", or from another rank than 0 "train_gpt: rank 2: MESSAGE", and ends all ranks. All of it is
-// one write, as a launcher mixes what it reads from stdout and stderr, and only the first thread speaks. A thread beside
-// the main one ends without the library's clean-up, which would race with it.
+// one write, as a launcher mixes what it reads from stdout and stderr, and only the first thread speaks. A thread
+// beside the main one ends without the library's clean-up, which would race with it.
 static inline void error_end(int status, const char *after, const char *format, va_list arguments) {
     static pid_t ending = 0;            // the thread that ends the program; two queues may fail at the same time
     char message[8192], rank[32] = "";  // room for a path of PATH_MAX

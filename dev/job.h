@@ -85,8 +85,8 @@ static inline void job_data(Job *job) {
     job->config.shape.Vp = round_up(vocabulary, 128);
     if (!job->config.load) job->config.shape.maxT = o->max_length ? (size_t)o->max_length : job->config.T;
     if (job->config.T > job->config.shape.maxT) {
-        die("-t %zu is longer than the model's %zu positions; take a shorter -t or a larger --max-length", job->config.T,
-            job->config.shape.maxT);
+        die("-t %zu is longer than the model's %zu positions; take a shorter -t or a larger --max-length",
+            job->config.T, job->config.shape.maxT);
     }
 }
 
@@ -190,7 +190,7 @@ static inline void job_step(Job *job, const Device *device, int n_ranks) {
     config->save = o->output != NULL;
     const bool native = device_multiplies_bf16(device), automatic = strcmp(o->precision, "auto") == 0;
     const bool bf16 = strcmp(o->precision, "bf16") == 0 || (automatic && native);
-    config->type = bf16 ? BF16 : strcmp(o->precision, "fp16") == 0 ? FP16 : FP32;
+    config->dtype = bf16 ? BF16 : strcmp(o->precision, "fp16") == 0 ? FP16 : FP32;
 }
 
 // How it trains: what a plan does not depend on.

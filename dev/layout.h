@@ -38,12 +38,19 @@ enum {
     LAYER_TENSORS
 };
 
+// First values of a tensor. Matrices decay (AdamW), the rest doesn't.
+typedef enum {
+    START_ZEROS,
+    START_ONES,
+    START_MATRIX,      // normal(0, 0.02)
+    START_PROJECTION,  // onto the residual stream: the same over sqrt(2 L)
+} TensorStart;
+
 typedef struct {
     const char *name;
     size_t offset, n_elements;  // within the block
     size_t n_saved;             // without the padded vocabulary: what a checkpoint holds
-    bool decay, ones, zeros;    // weight decay; initialised with 1, with 0, otherwise normally distributed
-    bool residual;              // a projection onto the residual stream, initialised smaller
+    TensorStart start;
 } Tensor;
 
 enum { BLOCK_TENSORS = LAYER_TENSORS };
@@ -54,43 +61,44 @@ typedef struct {
     size_t n_exact, n_decay, n_elements;
 } BlockLayout;
 
-static inline void layout_add(BlockLayout *layout, const char *name, size_t n, size_t n_saved, const char *how) {
+static inline bool layout_decays(const Tensor *tensor) { return tensor->start >= START_MATRIX; }
+
+// The next tensor of a block; `index` is its place in the enum above.
+static inline void layout_add(BlockLayout *layout, int index, const char *name, size_t n, size_t n_saved,
+                              TensorStart start) {
+    if ((size_t)index != layout->n_tensors) die("tensor %s is not number %d of its block. This is a bug", name, index);
     Tensor *tensor = &layout->tensors[layout->n_tensors++];
     memset(tensor, 0, sizeof(*tensor));
     tensor->name = name;
     tensor->offset = layout->n_exact;
     tensor->n_elements = n;
     tensor->n_saved = n_saved;
-    tensor->decay = how[0] == 'm' || how[0] == 'r';
-    tensor->residual = how[0] == 'r';
-    tensor->ones = how[0] == '1';
-    tensor->zeros = how[0] == '0';
+    tensor->start = start;
     layout->n_exact += n;
-    if (tensor->decay) layout->n_decay = layout->n_exact;
-    }
+    if (layout_decays(tensor)) layout->n_decay = layout->n_exact;
+}
 
-// The layouts of both kinds of blocks, for N ranks. How a tensor starts: "m" matrix, normal(0, 0.02); "r" the same over
-// sqrt(2 L); "1" ones; "0" zeros. m and r decay.
+// The layouts of both kinds of blocks, for N ranks.
 static inline void layout_blocks(const ModelShape *s, size_t N, BlockLayout *embedding, BlockLayout *layer) {
     size_t C = s->C;
     memset(embedding, 0, sizeof(*embedding));
     memset(layer, 0, sizeof(*layer));
-    layout_add(embedding, "wte", s->Vp * C, s->V * C, "m");
-    layout_add(embedding, "wpe", s->maxT * C, s->maxT * C, "m");
-    layout_add(embedding, "lnfw", C, C, "1");
-    layout_add(embedding, "lnfb", C, C, "0");
-    layout_add(layer, "qkvw", 3 * C * C, 3 * C * C, "m");
-    layout_add(layer, "attprojw", C * C, C * C, "r");
-    layout_add(layer, "fcw", 4 * C * C, 4 * C * C, "m");
-    layout_add(layer, "fcprojw", 4 * C * C, 4 * C * C, "r");
-    layout_add(layer, "ln1w", C, C, "1");
-    layout_add(layer, "ln1b", C, C, "0");
-    layout_add(layer, "qkvb", 3 * C, 3 * C, "0");
-    layout_add(layer, "attprojb", C, C, "0");
-    layout_add(layer, "ln2w", C, C, "1");
-    layout_add(layer, "ln2b", C, C, "0");
-    layout_add(layer, "fcb", 4 * C, 4 * C, "0");
-    layout_add(layer, "fcprojb", C, C, "0");
+    layout_add(embedding, TENSOR_WTE, "wte", s->Vp * C, s->V * C, START_MATRIX);
+    layout_add(embedding, TENSOR_WPE, "wpe", s->maxT * C, s->maxT * C, START_MATRIX);
+    layout_add(embedding, TENSOR_LNFW, "lnfw", C, C, START_ONES);
+    layout_add(embedding, TENSOR_LNFB, "lnfb", C, C, START_ZEROS);
+    layout_add(layer, TENSOR_QKVW, "qkvw", 3 * C * C, 3 * C * C, START_MATRIX);
+    layout_add(layer, TENSOR_ATTPROJW, "attprojw", C * C, C * C, START_PROJECTION);
+    layout_add(layer, TENSOR_FCW, "fcw", 4 * C * C, 4 * C * C, START_MATRIX);
+    layout_add(layer, TENSOR_FCPROJW, "fcprojw", 4 * C * C, 4 * C * C, START_PROJECTION);
+    layout_add(layer, TENSOR_LN1W, "ln1w", C, C, START_ONES);
+    layout_add(layer, TENSOR_LN1B, "ln1b", C, C, START_ZEROS);
+    layout_add(layer, TENSOR_QKVB, "qkvb", 3 * C, 3 * C, START_ZEROS);
+    layout_add(layer, TENSOR_ATTPROJB, "attprojb", C, C, START_ZEROS);
+    layout_add(layer, TENSOR_LN2W, "ln2w", C, C, START_ONES);
+    layout_add(layer, TENSOR_LN2B, "ln2b", C, C, START_ZEROS);
+    layout_add(layer, TENSOR_FCB, "fcb", 4 * C, 4 * C, START_ZEROS);
+    layout_add(layer, TENSOR_FCPROJB, "fcprojb", C, C, START_ZEROS);
     embedding->n_elements = round_up(embedding->n_exact, N * NORM_CHUNK);
     layer->n_elements = round_up(layer->n_exact, N * NORM_CHUNK);
 }
@@ -135,9 +143,9 @@ static inline bool layout_parse(const char *text, ModelShape *s, const char **wr
 // Elements [first, first + n) of a tensor's first values into `to`: a function of seed, stream and index alone.
 static inline void layout_first_values(float *to, const Tensor *tensor, uint64_t seed, uint64_t stream, size_t L,
                                        size_t first, size_t n) {
-    const float scale = tensor->residual ? 0.02f / sqrtf(2.0f * (float)L) : 0.02f;
-    if (tensor->zeros || tensor->ones) {
-        for (size_t i = 0; i < n; i++) to[i] = tensor->ones ? 1.0f : 0.0f;
+    const float scale = tensor->start == START_PROJECTION ? 0.02f / sqrtf(2.0f * (float)L) : 0.02f;
+    if (!layout_decays(tensor)) {
+        for (size_t i = 0; i < n; i++) to[i] = tensor->start == START_ONES ? 1.0f : 0.0f;
         return;
     }
     const int64_t pairs = (int64_t)(ceil_div(first + n, 2) - first / 2);

@@ -1,6 +1,7 @@
 // ledger.h - how memory is counted: by tier (where), kind (what for) and phase (when).
 //
-// A ledger is what a pass over a run has taken: of the planning pass it is the plan, of the run it is what was measured.
+// A ledger is what a pass over a run has taken: of the planning pass it is the plan, of the run it is what was
+// measured.
 #ifndef LEDGER_H
 #define LEDGER_H
 

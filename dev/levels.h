@@ -4,7 +4,8 @@
 //       \____________________________________________/             \_________________________________________/
 //
 // A level drops what it can make again: what is dropped at a level is taken as scratch by the forward and made again by
-// the backward; the rest stays on the stack between the two. A level of LEVEL_BLOCKS keeps nothing but the layer's input.
+// the backward; the rest stays on the stack between the two. A level of LEVEL_BLOCKS keeps nothing but the layer's
+// input.
 #ifndef LEVELS_H
 #define LEVELS_H
 

@@ -90,7 +90,8 @@ static inline void log_step(Log *log, const StepRow *r) {
     if (log->steps_fd < 0) return;
     char line[512], val[32] = "";
     if (r->validated) snprintf(val, sizeof(val), "%.9g", r->val_loss);
-    int n = snprintf(line, sizeof(line), "%lld,%lld,%.9g,%s,%.9g,%.9g,%.3f,%.1f,%.4f,%zu,%zu,%d,%.9g,%lld,%zu,%zu,%zu\n",
+    int n = snprintf(line, sizeof(line), "%lld,%lld,%.9g,%s,"
+                                         "%.9g,%.9g,%.3f,%.1f,%.4f,%zu,%zu,%d,%.9g,%lld,%zu,%zu,%zu\n",
                      (long long)r->step, (long long)r->tokens, r->train_loss, val, r->norm, r->lr, r->ms,
                      r->tokens_per_second, r->mfu, r->peak_device_bytes, r->peak_host_bytes, r->skipped ? 1 : 0,
                      r->loss_scale, (long long)r->good_steps, r->sent_bytes, r->disk_read_bytes,

@@ -13,9 +13,9 @@
 //
 // Only the compute queue touches the stack; other queues do in the update (update.h), between joins. A buffer of the
 // host's is given back when no queue uses it any more (host_writes, device.h). After memory_reserve() nothing here
-// allocates. On CUDA the device's slab is one allocation on the GPU, and the host's is pinned. The disk's slab is a swap
-// file (disk.h): addresses of that tier are places in the file. On the CPU device, "device" and "host" are two slabs of
-// the same RAM.
+// allocates. On CUDA the device's slab is one allocation on the GPU, and the host's is pinned. The disk's slab is a
+// swap file (disk.h): addresses of that tier are places in the file. On the CPU device, "device" and "host" are two
+// slabs of the same RAM.
 #ifndef MEMORY_H
 #define MEMORY_H
 
@@ -60,14 +60,14 @@ typedef struct {
 // ---------------------------------------------------------------------------------------------------------------
 // Ledger
 
-static inline size_t slab_used(const Slab *slab) { return slab->kept + slab->stacked; }
+static inline size_t memory_slab_used(const Slab *slab) { return slab->kept + slab->stacked; }
 
 static inline void memory_note_peak(Memory *memory, Tier tier) {
     Slab *slab = &memory->slabs[tier];
-    memory->step_peak[tier] = size_max(memory->step_peak[tier], slab_used(slab));
+    memory->step_peak[tier] = size_max(memory->step_peak[tier], memory_slab_used(slab));
     PhaseLedger *phase = &memory->ledger.phases[memory->phase];
-    if (!memory->in_phase || slab_used(slab) <= phase->peak[tier]) return;
-    phase->peak[tier] = slab_used(slab);
+    if (!memory->in_phase || memory_slab_used(slab) <= phase->peak[tier]) return;
+    phase->peak[tier] = memory_slab_used(slab);
     memcpy(phase->kinds[tier], slab->kinds, sizeof(slab->kinds));
     phase->top[tier] = slab->depth > 0 ? slab->entries[slab->depth - 1].kind : KIND_WEIGHTS;
 }
@@ -80,18 +80,18 @@ static inline void memory_note_take(Memory *memory, Tier tier, Kind kind, size_t
 
 static inline void memory_check_room(Memory *memory, Tier tier, size_t n_bytes, const char *owner) {
     Slab *slab = &memory->slabs[tier];
-    if (n_bytes <= slab->capacity - slab_used(slab)) return;
+    if (n_bytes <= slab->capacity - memory_slab_used(slab)) return;
     die("%s memory: %s takes %zu bytes, %zu of the planned %zu are left (phase %s). The plan and the run differ; "
         "this is a bug, please report it with the command line",
-        TIER_NAMES[tier], owner, n_bytes, slab->capacity - slab_used(slab), slab->capacity,
+        TIER_NAMES[tier], owner, n_bytes, slab->capacity - memory_slab_used(slab), slab->capacity,
         PHASE_NAMES[memory->phase]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Takes
 
-// A take begins, or (owner NULL) ends: who watches the device's memory is told, and a buffer of the host's that is given
-// back is no longer in use by any queue, so that whoever takes it next may write at once.
+// A take begins, or (owner NULL) ends: who watches the device's memory is told, and a buffer of the host's that is
+// given back is no longer in use by any queue, so that whoever takes it next may write at once.
 static inline void memory_region(const Memory *memory, Tier tier, void *pointer, size_t n_bytes, const char *owner) {
     Device *device = memory->device;
     if (tier == TIER_HOST && !owner) host_writes(device, pointer, n_bytes);
@@ -128,8 +128,9 @@ static inline void memory_open_entries(Slab *slab, size_t n_entries) {
 static inline void memory_deepen(Memory *memory, Tier tier, const char *owner) {
     Slab *slab = &memory->slabs[tier];
     if (memory->plan) {
-        die("%s memory: %s is buffer %zu on the stack, the plan has %zu (phase %s). This is a bug, please report it with the "
-            "command line", TIER_NAMES[tier], owner, slab->depth + 1, slab->n_entries, PHASE_NAMES[memory->phase]);
+        die("%s memory: %s is buffer %zu on the stack, the plan has %zu (phase %s). This is a bug, please report it "
+            "with the command line", TIER_NAMES[tier], owner, slab->depth + 1, slab->n_entries,
+            PHASE_NAMES[memory->phase]);
     }
     memory_open_entries(slab, 2 * slab->n_entries + 64);
 }
@@ -174,7 +175,7 @@ static inline void memory_release(Memory *memory, Tier tier, size_t mark) {
 // Planning and reserving
 
 // A memory that only counts: addresses are given out but nothing is behind them. To be closed.
-static inline void memory_plan(Memory *memory, Device *device) {
+static inline void memory_open_plan(Memory *memory, Device *device) {
     memset(memory, 0, sizeof(*memory));
     memory->device = device;
     for (int t = 0; t < TIERS; t++) {
@@ -258,7 +259,7 @@ static inline void memory_begin(Memory *memory, Phase phase) {
         memory_note_peak(memory, (Tier)t);
         if (memory->plan && first && t != TIER_DISK) {
             witness_poison(memory->device, memory_on_gpu(memory, (Tier)t), slab->base + slab->kept,
-                           slab->capacity - slab_used(slab));
+                           slab->capacity - memory_slab_used(slab));
         }
     }
 }
@@ -276,7 +277,7 @@ static inline void memory_end(Memory *memory) {
             const Slab *slab = &memory->slabs[t];
             if (t == TIER_DISK || memory->witnessed[memory->phase] || memory->idle) continue;
             witness_check(memory->device, memory_on_gpu(memory, (Tier)t), slab->base + slab->kept,
-                          slab->capacity - slab_used(slab), slab->capacity, (Tier)t, memory->phase, phase);
+                          slab->capacity - memory_slab_used(slab), slab->capacity, (Tier)t, memory->phase, phase);
         }
         if (!memory->idle) memory->witnessed[memory->phase] = true;
         if (memory->trace != plan->trace) {
@@ -304,7 +305,7 @@ static inline void memory_abandon(Memory *memory) {
 
 // A new step: peaks since here are the step's own.
 static inline void memory_step(Memory *memory) {
-    for (int t = 0; t < TIERS; t++) memory->step_peak[t] = slab_used(&memory->slabs[t]);
+    for (int t = 0; t < TIERS; t++) memory->step_peak[t] = memory_slab_used(&memory->slabs[t]);
 }
 
 #endif

@@ -5,8 +5,8 @@
 // (for fp32 storage that is the row itself), computes, and gives the result to number_store().
 //
 // Invariants: a value is rounded to the storage type exactly once, where it is stored, to nearest even. Sums have one
-// order that depends on neither the compiler, nor the vector width, nor the number of threads: LANES partial sums,
-// element i going to lane i % LANES, then a fixed tree. Fused multiply-adds are written out (fmaf), never contracted.
+// order that depends on neither the compiler, nor the vector width, nor the number of threads: PARTIALS partial sums,
+// element i going to sum i % PARTIALS, then a fixed tree. Fused multiply-adds are written out (fmaf), never contracted.
 #ifndef NUMBER_H
 #define NUMBER_H
 
@@ -29,14 +29,15 @@
 #define NUMBER_INLINE static inline
 #endif
 #ifdef __CUDACC__
-#define SHARED NUMBER_INLINE __host__ __device__
+#define HOST_DEVICE NUMBER_INLINE __host__ __device__
 #else
-#define SHARED NUMBER_INLINE
+#define HOST_DEVICE NUMBER_INLINE
 #endif
 
-typedef enum { FP32, BF16, FP16, NUMBERS } Number;
+typedef enum { FP32, BF16, FP16, DTYPES } Dtype;
 
-enum { NUMBER_BLOCK = 1024, LANES = 16 };  // NUMBER_BLOCK is a multiple of LANES, so blocks don't move lanes
+// NUMBER_BLOCK is a multiple of PARTIALS, so that blocks move no element to another sum.
+enum { NUMBER_BLOCK = 1024, PARTIALS = 16 };
 
 // A hint to bring a line into the caches; the address may be invalid.
 #ifdef __GNUC__
@@ -45,51 +46,52 @@ enum { NUMBER_BLOCK = 1024, LANES = 16 };  // NUMBER_BLOCK is a multiple of LANE
 #define NUMBER_PREFETCH(pointer) ((void)0)
 #endif
 
-SHARED size_t number_size(Number type) { return type == FP32 ? 4 : 2; }
-static inline const char *number_name(Number type) { return type == FP32 ? "fp32" : type == BF16 ? "bf16" : "fp16"; }
+HOST_DEVICE size_t number_size(Dtype dtype) { return dtype == FP32 ? 4 : 2; }
+static inline const char *number_name(Dtype dtype) { return dtype == FP32 ? "fp32" : dtype == BF16 ? "bf16" : "fp16"; }
 
-SHARED size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
-SHARED size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
-SHARED size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
-SHARED size_t round_up(size_t a, size_t multiple) { return ceil_div(a, multiple) * multiple; }
+HOST_DEVICE size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
+HOST_DEVICE size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
+HOST_DEVICE size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+HOST_DEVICE size_t round_up(size_t a, size_t multiple) { return ceil_div(a, multiple) * multiple; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Conversions
 
-SHARED uint32_t float_bits(float x) {
+HOST_DEVICE uint32_t number_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     return bits;
 }
 
-SHARED float bits_float(uint32_t bits) {
+HOST_DEVICE float number_of_bits(uint32_t bits) {
     float x;
     memcpy(&x, &bits, 4);
     return x;
 }
 
-SHARED float bf16_to_float(uint16_t x) { return bits_float((uint32_t)x << 16); }
+HOST_DEVICE float number_from_bf16(uint16_t x) { return number_of_bits((uint32_t)x << 16); }
 
 // Round to nearest even; NaN stays NaN (quiet), overflow becomes infinity.
-SHARED uint16_t float_to_bf16(float x) {
-    uint32_t bits = float_bits(x);
+HOST_DEVICE uint16_t number_to_bf16(float x) {
+    uint32_t bits = number_bits(x);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     uint32_t quiet = (bits >> 16) | 0x40u;
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-SHARED float fp16_to_float(uint16_t x) {
+HOST_DEVICE float number_from_fp16(uint16_t x) {
     uint32_t magnitude = (uint32_t)(x & 0x7fffu) << 13, sign = (uint32_t)(x & 0x8000u) << 16;
     uint32_t special = (x & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;           // infinity, NaN
-    uint32_t scaled = float_bits(bits_float(magnitude) * bits_float(0x77800000u));  // 2^112: the exponents' biases
-    return bits_float((special ? magnitude | special : scaled) | sign);
+    uint32_t scaled = number_bits(number_of_bits(magnitude) * number_of_bits(0x77800000u));  // 2^112: biases
+    return number_of_bits((special ? magnitude | special : scaled) | sign);
 }
 
 // Round to nearest even; NaN stays NaN, 65520 and more become infinity; subnormal numbers keep what they can.
-SHARED uint16_t float_to_fp16(float x) {
-    uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu, sign = (bits >> 16) & 0x8000u;
+HOST_DEVICE uint16_t number_to_fp16(float x) {
+    uint32_t bits = number_bits(x), magnitude = bits & 0x7fffffffu, sign = (bits >> 16) & 0x8000u;
     uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    uint32_t small = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;  // 0.5's last place is the smallest number
+    // The last place of 0.5 is the smallest number.
+    uint32_t small = number_bits(number_of_bits(magnitude) + 0.5f) - 0x3f000000u;
     uint32_t rounded = magnitude < 0x38800000u ? small : normal;
     rounded = magnitude >= 0x477ff000u ? 0x7c00u : rounded;
     rounded = magnitude > 0x7f800000u ? 0x7e00u : rounded;
@@ -97,118 +99,124 @@ SHARED uint16_t float_to_fp16(float x) {
 }
 
 // The 16-bit types, by type.
-SHARED float number_from_16(Number type, uint16_t x) { return type == BF16 ? bf16_to_float(x) : fp16_to_float(x); }
-SHARED uint16_t number_to_16(Number type, float x) { return type == BF16 ? float_to_bf16(x) : float_to_fp16(x); }
-
-SHARED void *number_at(Number type, void *base, size_t element) {
-    return (char *)base + element * number_size(type);
+HOST_DEVICE float number_from_16(Dtype dtype, uint16_t x) {
+    return dtype == BF16 ? number_from_bf16(x) : number_from_fp16(x);
 }
 
-SHARED const void *number_at_const(Number type, const void *base, size_t element) {
-    return (const char *)base + element * number_size(type);
+HOST_DEVICE uint16_t number_to_16(Dtype dtype, float x) {
+    return dtype == BF16 ? number_to_bf16(x) : number_to_fp16(x);
+}
+
+HOST_DEVICE void *number_at(Dtype dtype, void *base, size_t element) {
+    return (char *)base + element * number_size(dtype);
+}
+
+HOST_DEVICE const void *number_at_const(Dtype dtype, const void *base, size_t element) {
+    return (const char *)base + element * number_size(dtype);
 }
 
 // An fp32 view of elements [at, at + n) of a stored array, n <= NUMBER_BLOCK: the array itself if it is fp32,
 // otherwise `block` filled with the converted values.
-static inline const float *number_load(Number type, const void *base, size_t at, size_t n, float *block) {
-    if (type == FP32) return (const float *)base + at;
+static inline const float *number_load(Dtype dtype, const void *base, size_t at, size_t n, float *block) {
+    if (dtype == FP32) return (const float *)base + at;
     const uint16_t *x = (const uint16_t *)base + at;
-    if (type == BF16) {
-        for (size_t i = 0; i < n; i++) block[i] = bf16_to_float(x[i]);
+    if (dtype == BF16) {
+        for (size_t i = 0; i < n; i++) block[i] = number_from_bf16(x[i]);
     } else {
-        for (size_t i = 0; i < n; i++) block[i] = fp16_to_float(x[i]);
+        for (size_t i = 0; i < n; i++) block[i] = number_from_fp16(x[i]);
     }
     return block;
 }
 
 // Where to write fp32 results before number_store(): the array itself if it is fp32, otherwise `block`.
-static inline float *number_target(Number type, void *base, size_t at, float *block) {
-    return type == FP32 ? (float *)base + at : block;
+static inline float *number_target(Dtype dtype, void *base, size_t at, float *block) {
+    return dtype == FP32 ? (float *)base + at : block;
 }
 
 // Rounds `values` (which number_target() gave, or any other fp32 block) into elements [at, at + n).
-static inline void number_store(Number type, void *base, size_t at, size_t n, const float *values) {
-    if (type == FP32) {
+static inline void number_store(Dtype dtype, void *base, size_t at, size_t n, const float *values) {
+    if (dtype == FP32) {
         float *y = (float *)base + at;
         if (y != values) memcpy(y, values, n * sizeof(float));
         return;
     }
     uint16_t *y = (uint16_t *)base + at;
-    if (type == BF16) {
-        for (size_t i = 0; i < n; i++) y[i] = float_to_bf16(values[i]);
+    if (dtype == BF16) {
+        for (size_t i = 0; i < n; i++) y[i] = number_to_bf16(values[i]);
     } else {
-        for (size_t i = 0; i < n; i++) y[i] = float_to_fp16(values[i]);
+        for (size_t i = 0; i < n; i++) y[i] = number_to_fp16(values[i]);
     }
 }
 
-SHARED float number_get(Number type, const void *base, size_t at) {
-    return type == FP32 ? ((const float *)base)[at] : number_from_16(type, ((const uint16_t *)base)[at]);
+HOST_DEVICE float number_get(Dtype dtype, const void *base, size_t at) {
+    return dtype == FP32 ? ((const float *)base)[at] : number_from_16(dtype, ((const uint16_t *)base)[at]);
 }
 
 // One element, rounded.
-SHARED void number_put(Number type, void *base, size_t at, float value) {
-    if (type == FP32) ((float *)base)[at] = value;
-    else ((uint16_t *)base)[at] = number_to_16(type, value);
+HOST_DEVICE void number_put(Dtype dtype, void *base, size_t at, float value) {
+    if (dtype == FP32) ((float *)base)[at] = value;
+    else ((uint16_t *)base)[at] = number_to_16(dtype, value);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Sums in lanes: the callers keep `float lanes[LANES]` over the blocks of a row, each starting at a multiple of LANES
+// Partial sums: the callers keep `float partials[PARTIALS]` over the blocks of a row, each of which starts at a
+// multiple of PARTIALS
 
-static inline float lanes_total(const float *lanes) {
-    float sum[LANES];
-    memcpy(sum, lanes, sizeof(sum));
-    for (int width = LANES / 2; width > 0; width /= 2) {
+static inline float partials_total(const float *partials) {
+    float sum[PARTIALS];
+    memcpy(sum, partials, sizeof(sum));
+    for (int width = PARTIALS / 2; width > 0; width /= 2) {
         for (int l = 0; l < width; l++) sum[l] += sum[l + width];
     }
     return sum[0];
 }
 
-static inline void lanes_add(float *lanes, const float *x, size_t n) {
-    float sum[LANES];
-    memcpy(sum, lanes, sizeof(sum));
+static inline void partials_add(float *partials, const float *x, size_t n) {
+    float sum[PARTIALS];
+    memcpy(sum, partials, sizeof(sum));
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int l = 0; l < LANES; l++) sum[l] += x[i + (size_t)l];
+    for (; i + PARTIALS <= n; i += PARTIALS) {
+        for (int l = 0; l < PARTIALS; l++) sum[l] += x[i + (size_t)l];
     }
     for (int l = 0; i < n; i++, l++) sum[l] += x[i];
-    memcpy(lanes, sum, sizeof(sum));
+    memcpy(partials, sum, sizeof(sum));
 }
 
-static inline void lanes_add_products(float *lanes, const float *x, const float *y, size_t n) {
-    float sum[LANES];
-    memcpy(sum, lanes, sizeof(sum));
+static inline void partials_add_products(float *partials, const float *x, const float *y, size_t n) {
+    float sum[PARTIALS];
+    memcpy(sum, partials, sizeof(sum));
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int l = 0; l < LANES; l++) sum[l] = fmaf(x[i + (size_t)l], y[i + (size_t)l], sum[l]);
+    for (; i + PARTIALS <= n; i += PARTIALS) {
+        for (int l = 0; l < PARTIALS; l++) sum[l] = fmaf(x[i + (size_t)l], y[i + (size_t)l], sum[l]);
     }
     for (int l = 0; i < n; i++, l++) sum[l] = fmaf(x[i], y[i], sum[l]);
-    memcpy(lanes, sum, sizeof(sum));
+    memcpy(partials, sum, sizeof(sum));
 }
 
-static inline void lanes_add_squared_differences(float *lanes, const float *x, float mean, size_t n) {
-    float sum[LANES];
-    memcpy(sum, lanes, sizeof(sum));
+static inline void partials_add_squared_differences(float *partials, const float *x, float mean, size_t n) {
+    float sum[PARTIALS];
+    memcpy(sum, partials, sizeof(sum));
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int l = 0; l < LANES; l++) {
+    for (; i + PARTIALS <= n; i += PARTIALS) {
+        for (int l = 0; l < PARTIALS; l++) {
             float d = x[i + (size_t)l] - mean;
             sum[l] = fmaf(d, d, sum[l]);
         }
     }
     for (int l = 0; i < n; i++, l++) sum[l] = fmaf(x[i] - mean, x[i] - mean, sum[l]);
-    memcpy(lanes, sum, sizeof(sum));
+    memcpy(partials, sum, sizeof(sum));
 }
 
 // The largest of `top` and x[0 ... n); NaN is passed over.
-static inline float lanes_maximum(float top, const float *x, size_t n) {
-    float largest[LANES];
-    for (int l = 0; l < LANES; l++) largest[l] = top;
+static inline float partials_maximum(float top, const float *x, size_t n) {
+    float largest[PARTIALS];
+    for (int l = 0; l < PARTIALS; l++) largest[l] = top;
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int l = 0; l < LANES; l++) largest[l] = x[i + (size_t)l] > largest[l] ? x[i + (size_t)l] : largest[l];
+    for (; i + PARTIALS <= n; i += PARTIALS) {
+        for (int l = 0; l < PARTIALS; l++) largest[l] = x[i + (size_t)l] > largest[l] ? x[i + (size_t)l] : largest[l];
     }
     for (int l = 0; i < n; i++, l++) largest[l] = x[i] > largest[l] ? x[i] : largest[l];
-    for (int width = LANES / 2; width > 0; width /= 2) {
+    for (int width = PARTIALS / 2; width > 0; width /= 2) {
         for (int l = 0; l < width; l++) {
             largest[l] = largest[l + width] > largest[l] ? largest[l + width] : largest[l];
         }
@@ -221,7 +229,7 @@ static inline float lanes_maximum(float top, const float *x, size_t n) {
 
 // exp(x) in fp32, within 1.5 units in the last place for results above 1.2e-38; 0 below (softmax only feeds x <= 0),
 // saturates at exp(88.37). x = n ln 2 + r with |r| <= ln 2 / 2, exp(r) by a polynomial of degree 7, scaled by 2^n.
-SHARED float number_exp(float x) {
+HOST_DEVICE float number_exp(float x) {
     float clamped = x < -87.33654f ? -87.33654f : (x > 88.37f ? 88.37f : x);
     float n = fmaf(clamped, 1.44269504f, 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: rounds to an integer
     float r = fmaf(n, -0.693145752f, clamped);                        // ln 2 in two parts
@@ -233,26 +241,26 @@ SHARED float number_exp(float x) {
     p = fmaf(p, r, 1.66666667e-1f);
     p = fmaf(p, r, 0.5f);
     p = fmaf(p * r, r, r) + 1.0f;
-    float y = p * bits_float((uint32_t)((int32_t)n + 127) << 23);
+    float y = p * number_of_bits((uint32_t)((int32_t)n + 127) << 23);
     y = x < -87.33654f ? 0.0f : y;
     return x != x ? x : y;
 }
 
 // 1 / (1 + exp(-x)) in fp32: within 3 units in the last place for results above 1e-38.
-SHARED float number_sigmoid(float x) { return 1.0f / (1.0f + number_exp(-x)); }
+HOST_DEVICE float number_sigmoid(float x) { return 1.0f / (1.0f + number_exp(-x)); }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Random numbers: a function of (seed, stream, index) and nothing else, so that no state has to be saved and any rank
 // or thread can draw any element. Mixing: the finaliser of splitmix64, once per key.
 
-SHARED uint64_t random_mix(uint64_t x) {
+HOST_DEVICE uint64_t random_mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15ull;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return x ^ (x >> 31);
 }
 
-SHARED uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
+HOST_DEVICE uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
     return random_mix(random_mix(random_mix(seed) ^ stream) ^ index);
 }
 

@@ -1,7 +1,8 @@
 // plan.h - Config -> Ledger: what a run takes, a pure function; whether it fits, and what would.
 //
-// The training step itself, and all else that the run does, is called once on a PLAN device with a memory that has nothing
-// behind it (device.h, memory.h); what that leaves in the ledger is the plan. Nothing of the run's own is touched.
+// The training step itself, and all else that the run does, is called once on a PLAN device with a memory that has
+// nothing behind it (device.h, memory.h); what that leaves in the ledger is the plan. Nothing of the run's own is
+// touched.
 #ifndef PLAN_H
 #define PLAN_H
 
@@ -30,8 +31,8 @@ static inline void plan_make(const Planner *planner, const Config *config, struc
     Ranks ranks;
     memset(plan, 0, sizeof(*plan));
     device_open_plan(&device, planner->device, matmul);
-    memory_plan(&memory, &device);
-    ranks_plan(&ranks, planner->n_ranks);
+    memory_open_plan(&memory, &device);
+    ranks_open_plan(&ranks, planner->n_ranks);
     planner->pass(config, &device, &memory, &ranks, plan);
     plan->ledger = memory.ledger;
     memory_close(&memory);
@@ -110,8 +111,8 @@ static inline bool plan_relax(Config *config, const Budget *budget, const Ledger
     return true;
 }
 
-// Looks for flags with which a run that takes `ledger` fits; writes them to `text` (size). False if there are none; *least:
-// the least that it found to need of `tier`.
+// Looks for flags with which a run that takes `ledger` fits; writes them to `text` (size). False if there are none;
+// *least: the least that it found to need of `tier`.
 static inline bool plan_search(const Planner *planner, const Config *asked, const Ledger *ledger, const Budget *budget,
                                Tier tier, size_t *least, char *text, size_t size) {
     Config config = *asked;

@@ -60,7 +60,7 @@ static inline void report_banner(const Job *job, const Device *device, const Ran
     printf("model      %zu layers, %zu channels, %zu heads, vocabulary %zu (padded to %zu), %zu positions: "
            "%zu parameters\n", s->L, s->C, s->NH, s->V, s->Vp, s->maxT, layout_parameters(s));
     char text[512];
-    device_describe(device, c->type, text, sizeof(text));
+    device_describe(device, c->dtype, text, sizeof(text));
     printf("device     %s\n", text);
     printf("threads    %s\n", device->threads_why);
     printf("step       %zu sequences of %zu tokens x %zu micro-batch%s", c->B, c->T, c->micro_batches,
@@ -95,8 +95,8 @@ static inline void report_position(const Job *job, const Ranks *ranks) {
     if (!c->load) return;
     printf("%s %s (step %lld)\n", c->resume ? "going on from" : "starting with the weights of", job->checkpoint,
            (long long)p->step);
-    if (p->type != (int64_t)c->type) {
-        printf("note: it was trained in %s, this run is in %s\n", number_name((Number)p->type), number_name(c->type));
+    if (p->dtype != (int64_t)c->dtype) {
+        printf("note: it was trained in %s, this run is in %s\n", number_name((Dtype)p->dtype), number_name(c->dtype));
     }
     if (!c->resume) return;
     const uint64_t data = job->data.train_random ? 0 : job->data.train.fingerprint;

@@ -9,9 +9,9 @@
 //     slot_ready(device, slot, queue)      the queue may read the slot from here on
 //     slot_done(device, slot, queue)       the queue was told all that it does with it
 //
-// A block that was made in a slot goes away by slot_send(): filled by the queue that made it, read by the one that takes
-// it away. These are all events that a slot has; everything that travels (batches, weights, gradients, activations, pieces of
-// the update, bounced pieces of the disk) goes by them.
+// A block that was made in a slot goes away by slot_send(): filled by the queue that made it, read by the one that
+// takes it away. These are all events that a slot has; everything that travels (batches, weights, gradients,
+// activations, pieces of the update, bounced pieces of the disk) goes by them.
 #ifndef SLOT_H
 #define SLOT_H
 

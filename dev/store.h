@@ -36,8 +36,8 @@ typedef struct {
     char *base;    // block after block
 } Home;
 
-// The residual stream x[0] ... x[L] (B,T,C) before, between and after the layers, where it has its home elsewhere than on
-// the device: what the layers read takes turns in two slots, x[l] in slot l % 2. x[L], which the head reads, stays.
+// The residual stream x[0] ... x[L] (B,T,C) before, between and after the layers, where it has its home elsewhere than
+// on the device: what the layers read takes turns in two slots, x[l] in slot l % 2. x[L], which the head reads, stays.
 typedef struct {
     Tier tier;       // TIER_DEVICE: it is on the stack, and nothing here is in use
     char *base;      // x[0] ... x[L-1], `distance` bytes apart
@@ -55,7 +55,7 @@ typedef struct {
     Memory *memory;
     Ranks *ranks;
     ModelShape shape;
-    Number type;
+    Dtype dtype;
     Placement place;
     size_t n_blocks;
     BlockLayout embedding, layer;
@@ -154,8 +154,8 @@ static inline void store_open_stream(Store *store, size_t n_bytes) {
     if (stream->tier == TIER_DEVICE) return;
     stream->n_bytes = n_bytes;
     stream->distance = round_up(n_bytes, MEMORY_PAGE);
-    stream->base = (char *)memory_keep_aligned(memory, stream->tier, KIND_ACTIVATIONS, store->shape.L * stream->distance,
-                                               MEMORY_PAGE, "residual stream");
+    stream->base = (char *)memory_keep_aligned(memory, stream->tier, KIND_ACTIVATIONS,
+                                               store->shape.L * stream->distance, MEMORY_PAGE, "residual stream");
     for (int i = 0; i < 2; i++) {
         slot_open(&stream->slots[i], store->device,
                   memory_keep_aligned(memory, TIER_DEVICE, KIND_ACTIVATIONS, n_bytes, MEMORY_PAGE,
@@ -166,16 +166,16 @@ static inline void store_open_stream(Store *store, size_t n_bytes) {
 
 // stream_bytes: of the residual stream of a micro-batch, (B,T,C).
 static inline void store_open(Store *store, Device *device, Memory *memory, Ranks *ranks, ModelShape shape,
-                              Number type, const Placement *place, size_t stream_bytes) {
+                              Dtype dtype, const Placement *place, size_t stream_bytes) {
     memset(store, 0, sizeof(*store));
     store->device = device;
     store->memory = memory;
     store->ranks = ranks;
     store->shape = shape;
-    store->type = type;
+    store->dtype = dtype;
     store->place = *place;
     store->n_blocks = shape.L + 1;
-    size_t N = (size_t)ranks->size, size = number_size(type);
+    size_t N = (size_t)ranks->size, size = number_size(dtype);
     layout_blocks(&shape, N, &store->embedding, &store->layer);
     store->n_elements = store->embedding.n_elements + shape.L * store->layer.n_elements;
     bool states = place->stage >= 1;
@@ -183,7 +183,7 @@ static inline void store_open(Store *store, Device *device, Memory *memory, Rank
     store_open_home(store, HOME_GRADIENTS, place->gradients, place->stage >= 2, sizeof(float), KIND_GRADIENTS,
                     "gradients");
     store->homes[HOME_MASTER] = store->homes[HOME_WEIGHTS];
-    if (type != FP32) {
+    if (dtype != FP32) {
         store_open_home(store, HOME_MASTER, place->optimizer, states, sizeof(float), KIND_MASTER, "master weights");
     }
     store_open_home(store, HOME_M, place->optimizer, states, sizeof(float), KIND_MOMENTS, "m");
@@ -253,9 +253,9 @@ static inline void store_move(Store *store, int home, size_t block, size_t at, s
 // values (n) fp32 into a home of the states; master weights go into the weights, rounded, as well. rounded (n): room
 // for that, in the compute type.
 static inline void store_put(Store *store, int home, size_t block, size_t at, size_t n, float *values, void *rounded) {
-    if (home == HOME_MASTER && store->type != FP32) {
-        if (host_writes(store->device, rounded, n * number_size(store->type))) {
-            number_store(store->type, rounded, 0, n, values);
+    if (home == HOME_MASTER && store->dtype != FP32) {
+        if (host_writes(store->device, rounded, n * number_size(store->dtype))) {
+            number_store(store->dtype, rounded, 0, n, values);
         }
         store_move(store, HOME_WEIGHTS, block, at, n, rounded, true);
     }
@@ -279,8 +279,8 @@ static inline size_t store_push_piece(Store *store, float **values, void **round
     size_t n = size_min(STORE_PIECE / 4, store->n_elements);
     *values = (float *)memory_push_aligned(store->memory, TIER_HOST, KIND_FILES, n * sizeof(float), MEMORY_PAGE,
                                            "values on their way");
-    if (rounded && store->type != FP32) {
-        *rounded = memory_push_aligned(store->memory, TIER_HOST, KIND_FILES, n * number_size(store->type),
+    if (rounded && store->dtype != FP32) {
+        *rounded = memory_push_aligned(store->memory, TIER_HOST, KIND_FILES, n * number_size(store->dtype),
                                        MEMORY_PAGE, "values on their way, rounded");
     }
     return n;

@@ -82,9 +82,9 @@ static inline void threads_own_file(char *path) {
 }
 
 // The first call of a program. OpenMP reads how threads wait before main(), so the program starts itself again with the
-// setting, once. Not where the user has made the setting, or binds threads to processors: OpenMP has then bound this one
-// already, and the program would find itself on a part of the machine. Nor where what the kernel has started is not this
-// program but what runs it (a loader, valgrind). Does nothing where it can't be done.
+// setting, once. Not where the user has made the setting, or binds threads to processors: OpenMP has then bound this
+// one already, and the program would find itself on a part of the machine. Nor where what the kernel has started is not
+// this program but what runs it (a loader, valgrind). Does nothing where it can't be done.
 static inline void threads_give_way(char **argv) {
     static const char *const bound[] = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", NULL};
     static const char again[] = "TRAIN_GPT_STARTED_AGAIN";
@@ -153,8 +153,8 @@ static inline void threads_limits(char *text, size_t size) {
     }
 }
 
-// Reads all that comes; the last bytes of it stay in `words` (size), without spaces at the ends, as one line. True if the
-// very last byte was a zero.
+// Reads all that comes; the last bytes of it stay in `words` (size), without spaces at the ends, as one line. True if
+// the very last byte was a zero.
 static inline bool threads_read_words(int from, char *words, size_t size) {
     size_t length = 0;
     for (;;) {
@@ -198,8 +198,8 @@ static inline void threads_try(int n) {
     if (killed == SIGSEGV || killed == SIGBUS) {
         die("a thread's stack is too small: %d KiB are needed. Raise it (set here: %s)", THREADS_STACK >> 10, limits);
     }
-    die("%d threads can't be had: %s%s%s. Take fewer (OMP_NUM_THREADS), or raise the limits (set here: %s; or a control "
-        "group's)", n, words, killed && words[0] ? "; " : "",
+    die("%d threads can't be had: %s%s%s. Take fewer (OMP_NUM_THREADS), or raise the limits (set here: %s; or a "
+        "control group's)", n, words, killed && words[0] ? "; " : "",
         killed == SIGALRM   ? "they did not start within a minute"
         : killed == SIGKILL ? "the kernel killed them, maybe for their memory"
         : killed            ? strsignal(killed)
@@ -268,9 +268,9 @@ static inline void threads_explain(char *why, size_t size, int team, int chosen,
 }
 #endif
 
-// Settles the team: returns its number of threads, and in `why` (size) a line for the banner. part: of the processors that
-// this rank may run on, at most 1; local_size: ranks on this machine, which share the control group's quota. Dies if the
-// threads can't be had.
+// Settles the team: returns its number of threads, and in `why` (size) a line for the banner. part: of the processors
+// that this rank may run on, at most 1; local_size: ranks on this machine, which share the control group's quota. Dies
+// if the threads can't be had.
 static inline int threads_open(double part, int local_size, char *why, size_t size) {
 #ifdef _OPENMP
     static bool tried = false;  // a process tries once: OpenMP does not survive a fork once it has threads

@@ -1,8 +1,9 @@
 // transfer.h - bytes on their way from tier to tier, on a queue.
 //
-// Between the device and the host a transfer is one copy; to and from the disk it is a call of the queue's thread. Between
-// a GPU and the disk there is no direct way, so the bytes go in pieces through two buffers of the host's, and the disk has
-// one while the bus has the other; the disk's side has a queue of its own, which begins no sooner than `queue` would:
+// Between the device and the host a transfer is one copy; to and from the disk it is a call of the queue's thread.
+// Between a GPU and the disk there is no direct way, so the bytes go in pieces through two buffers of the host's, and
+// the disk has one while the bus has the other; the disk's side has a queue of its own, which begins no sooner than
+// `queue` would:
 //
 //     READ      | piece 0 -> a | piece 1 -> b | piece 2 -> a | ...         `queue`  | a -> GPU | b -> GPU | ...
 #ifndef TRANSFER_H
@@ -56,7 +57,8 @@ static inline void transfer_write(void *argument) {
 }
 
 // The host's bytes to a place on the disk, or back.
-static inline void transfer_disk(Memory *memory, Queue queue, char *host, const char *place, size_t n_bytes, bool write) {
+static inline void transfer_disk(Memory *memory, Queue queue, char *host, const char *place, size_t n_bytes,
+                                 bool write) {
     Device *device = memory->device;
     TransferDisk call;
     memset(&call, 0, sizeof(call));
@@ -74,8 +76,8 @@ static inline void transfer_disk(Memory *memory, Queue queue, char *host, const 
     device_note_use(device, queue, host, n_bytes, !write);
 }
 
-static inline void transfer_bounce(Transfers *transfers, Queue queue, char *on_device, const char *place, size_t n_bytes,
-                                   bool write) {
+static inline void transfer_bounce(Transfers *transfers, Queue queue, char *on_device, const char *place,
+                                   size_t n_bytes, bool write) {
     Device *device = transfers->memory->device;
     TransferBounce *bounce = &transfers->bounce[queue];
     const Queue first = write ? queue : QUEUE_READ, second = write ? QUEUE_WRITE : queue;

@@ -5,8 +5,8 @@
 //     VERSION CAPABILITY M N K A_TRANSPOSED B_TRANSPOSED A_TYPE C_TYPE BIAS ADD ALIGNMENT CHOICE
 //
 // CHOICE is the rank in the library's own list for that shape. What the file has is used as it is, so that runs with
-// the same file have the same bits; what it lacks is timed and added. All candidates use the same workspace: tuning never
-// changes a byte of memory. A checkpoint names the choices by their hash.
+// the same file have the same bits; what it lacks is timed and added. All candidates use the same workspace: tuning
+// never changes a byte of memory. A checkpoint names the choices by their hash.
 #ifndef TUNE_H
 #define TUNE_H
 
@@ -21,7 +21,7 @@ static inline void tune_line(const Device *device, const MatmulEntry *entry, lon
     const MatmulShape *s = &entry->shape;
     const long long values[TUNE_COLUMNS] = {(long long)cublasLtGetVersion(), device->compute_capability,
                                             (long long)s->M, (long long)s->N, (long long)s->K, s->a_transposed,
-                                            s->b_transposed, s->a_type, s->c_type, s->bias, s->add, s->alignment,
+                                            s->b_transposed, s->a_dtype, s->c_dtype, s->bias, s->add, s->alignment,
                                             entry->cuda.choice};
     memcpy(line, values, sizeof(values));
 }
@@ -55,10 +55,10 @@ static inline void tune_read(Device *device, const char *path, bool *known) {
 
 static inline double tune_seconds(Device *device, MatmulEntry *entry, char *base) {
     const MatmulShape *s = &entry->shape;
-    char *a = base, *b = a + round_up(s->M * s->K * number_size(s->a_type), MATMUL_WORKSPACE_ALIGN);
-    char *bias = b + round_up(s->K * s->N * number_size(s->b_type), MATMUL_WORKSPACE_ALIGN);
+    char *a = base, *b = a + round_up(s->M * s->K * number_size(s->a_dtype), MATMUL_WORKSPACE_ALIGN);
+    char *bias = b + round_up(s->K * s->N * number_size(s->b_dtype), MATMUL_WORKSPACE_ALIGN);
     char *c = bias + round_up(s->N * sizeof(float), MATMUL_WORKSPACE_ALIGN);
-    char *workspace = c + round_up(s->M * s->N * number_size(s->c_type), MATMUL_WORKSPACE_ALIGN);
+    char *workspace = c + round_up(s->M * s->N * number_size(s->c_dtype), MATMUL_WORKSPACE_ALIGN);
     double best = 1e9;
     for (int trial = 0; trial < TUNE_TRIALS; trial++) {
         cuda_wait(device->cuda);
@@ -73,8 +73,8 @@ static inline double tune_seconds(Device *device, MatmulEntry *entry, char *base
 // Bytes that tune_seconds() lays out.
 static inline size_t tune_bytes(const MatmulEntry *entry) {
     const MatmulShape *s = &entry->shape;
-    return s->M * s->K * number_size(s->a_type) + s->K * s->N * number_size(s->b_type) + s->N * sizeof(float) +
-           s->M * s->N * number_size(s->c_type) + entry->scratchpad + 5 * MATMUL_WORKSPACE_ALIGN;
+    return s->M * s->K * number_size(s->a_dtype) + s->K * s->N * number_size(s->b_dtype) + s->N * sizeof(float) +
+           s->M * s->N * number_size(s->c_dtype) + entry->scratchpad + 5 * MATMUL_WORKSPACE_ALIGN;
 }
 
 static inline void tune_write(const Device *device, const char *path, const bool *known) {

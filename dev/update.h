@@ -35,7 +35,7 @@ typedef struct {
 } Update;
 
 // *square (fp64, on the device) = the square of the norm of this rank's shards of the gradients.
-static inline void store_norm(Store *store, double *square) {
+static inline void update_norm(Store *store, double *square) {
     store_join(store);
     norm_total(store->device, square, store->chunk_sums,
                store->n_elements / (size_t)store->ranks->size / NORM_CHUNK);
@@ -63,7 +63,7 @@ static inline bool update_next(const Update *u, UpdatePiece *piece) {
 }
 
 // fp32 has no master weights beside the weights.
-static inline bool update_has(const Store *store, int home) { return home != HOME_MASTER || store->type != FP32; }
+static inline bool update_has(const Store *store, int home) { return home != HOME_MASTER || store->dtype != FP32; }
 
 // Where an operand is while it is computed on.
 static inline void *update_operand(const Update *u, const UpdateSet *set, int home, const UpdatePiece *piece) {
@@ -83,7 +83,7 @@ static inline void update_transfer(const Update *u, UpdateSet *set, int home, co
 static inline void update_fetch(Update *u, UpdateSet *set, const UpdatePiece *piece) {
     slot_fetch(u->store->device, set->slot, QUEUE_FETCH);
     for (int home = 0; home < HOMES; home++) {
-        bool read = home != HOME_WEIGHTS || u->store->type == FP32;
+        bool read = home != HOME_WEIGHTS || u->store->dtype == FP32;
         if (set->buffers[home] && read) update_transfer(u, set, home, piece, true);
     }
     slot_filled(u->store->device, set->slot, QUEUE_FETCH);
@@ -112,10 +112,10 @@ static inline void update_compute(Update *u, UpdateSet *set, const UpdatePiece *
     const float *g = (const float *)update_operand(u, set, HOME_GRADIENTS, piece);
     if (update_has(store, HOME_MASTER)) master = (float *)update_operand(u, set, HOME_MASTER, piece);
     if (u->tier == TIER_HOST && update_on_host(u, set, piece)) {
-        adamw_cpu(&u->step, store->type, w, master, m, v, g, piece->n, decayed);
+        adamw_cpu(&u->step, store->dtype, w, master, m, v, g, piece->n, decayed);
     } else {
         slot_ready(store->device, set->slot, QUEUE_COMPUTE);
-        adamw(store->device, &u->step, store->type, w, master, m, v, g, piece->n, decayed);
+        adamw(store->device, &u->step, store->dtype, w, master, m, v, g, piece->n, decayed);
     }
     slot_send(store->device, set->slot, QUEUE_COMPUTE, QUEUE_STASH);
     for (int home = 0; home < HOMES; home++) {
@@ -175,7 +175,7 @@ static inline void update_open(Update *u) {
 }
 
 // AdamW on every block, after the gradients of all are at home. A step that is not applied moves nothing.
-static inline void store_update(Store *store, const AdamW *step) {
+static inline void update_blocks(Store *store, const AdamW *step) {
     Update u;
     memset(&u, 0, sizeof(u));
     u.store = store;

@@ -1,13 +1,14 @@
 // witness.h - the proof that the ledger is true: memory that nobody should have touched still holds poison.
 //
-// In a phase's first occurrence the free middle of a slab (memory.h) is filled with poison before; afterwards nothing may
-// be found touched beyond the ledger's peak, and the touched top must lie within MEMORY_ALIGN bytes of it:
+// In a phase's first occurrence the free middle of a slab (memory.h) is filled with poison before; afterwards nothing
+// may be found touched beyond the ledger's peak, and the touched top must lie within MEMORY_ALIGN bytes of it:
 //
 //     kept | poison poison poison poison | ? what the phase took, up to the ledger's peak |
 //                          first touched ^ must be here, at most MEMORY_ALIGN bytes later
 //
-// unless the top is a workspace: how much of that is used is a library's affair, or depends on how threads share the work.
-// The emulator of the tests watches over each buffer of its device's memory itself, and stands in for the witness there.
+// unless the top is a workspace: how much of that is used is a library's affair, or depends on how threads share the
+// work. The emulator of the tests watches over each buffer of its device's memory itself, and stands in for the witness
+// there.
 #ifndef WITNESS_H
 #define WITNESS_H
 
@@ -50,8 +51,8 @@ static inline void witness_poison(Device *device, bool on_gpu, char *from, size_
     const int64_t n = (int64_t)(n_bytes / sizeof(uint64_t));
     if (on_gpu && device->observer) return;
     if (on_gpu) {
-        CUDA_ONLY(CUDA_RUN(device, witness_poison_kernel, size_min(cuda_blocks((size_t)n), 4096), CUDA_THREADS, 0, words,
-                           (size_t)n));
+        CUDA_ONLY(CUDA_RUN(device, witness_poison_kernel, size_min(cuda_blocks((size_t)n), 4096), CUDA_THREADS, 0,
+                           words, (size_t)n));
         return;
     }
     if (!host_writes(device, from, n_bytes)) return;
@@ -81,8 +82,8 @@ static inline void witness_check(Device *device, bool on_gpu, const char *from, 
     const size_t touched = capacity - witness_untouched(device, on_gpu, from, free_bytes);
     const bool reached = touched + MEMORY_ALIGN >= phase->peak[tier] || phase->top[tier] == KIND_WORKSPACE;
     if (touched <= phase->peak[tier] && reached) return;
-    die("%s memory, phase %s: the ledger says %zu bytes, %zu were really touched. This is a bug, please report it with the "
-        "command line", TIER_NAMES[tier], PHASE_NAMES[p], phase->peak[tier], touched);
+    die("%s memory, phase %s: the ledger says %zu bytes, %zu were really touched. This is a bug, please report it with "
+        "the command line", TIER_NAMES[tier], PHASE_NAMES[p], phase->peak[tier], touched);
 }
 
 #endif

@@ -27,7 +27,7 @@ template <int D> static void attention(const char *type) {
 }
 int main(void) {
     const char *const types[] = {"FP32", "BF16", "FP16"};
-    for (int t = FP32; t < NUMBERS; t++) {
+    for (int t = FP32; t < DTYPES; t++) {
         for (int n = 1; n <= 8; n++) printf("classifier_kernel<%s,%d> %d 0\n", types[t], n, (int)CLASSIFIER_THREADS);
         attention<64>(types[t]);
         attention<96>(types[t]);
@@ -48,7 +48,7 @@ log=$work/log
 # shellcheck disable=SC2086
 "$nvcc" "$@" $codes -Xptxas -v -c train_gpt.cu -o "$work/train_gpt.o" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 c++filt <"$log" |
-    sed 's/(Number)0/FP32/g; s/(Number)1/BF16/g; s/(Number)2/FP16/g; s/(bool)0/false/g; s/(bool)1/true/g' |
+    sed 's/(Dtype)0/FP32/g; s/(Dtype)1/BF16/g; s/(Dtype)2/FP16/g; s/(bool)0/false/g; s/(bool)1/true/g' |
     LAUNCHES="$launches" ALLOWED="$allowed" TARGETS="$targets" awk '
     function floor(x) { return int(x) }
     function least(a, b) { return a < b ? a : b }

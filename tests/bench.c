@@ -64,15 +64,15 @@ static char *product_memory(size_t n_bytes) {
     return p;
 }
 
-static void product_add(Product *products, int *n, const char *name, int count, Number type, size_t rows, size_t IC,
+static void product_add(Product *products, int *n, const char *name, int count, Dtype dtype, size_t rows, size_t IC,
                         size_t OC, int form) {
     Product *p = &products[(*n)++];
     memset(p, 0, sizeof(*p));
     p->name = name;
     p->count = count;
-    if (form == 0) p->shape = matmul_shape(type, type, rows, OC, IC);
-    if (form == 1) p->shape = matmul_shape(type, type, rows, IC, OC);
-    if (form == 2) p->shape = matmul_shape(type, FP32, OC, IC, rows);
+    if (form == 0) p->shape = matmul_shape(dtype, dtype, rows, OC, IC);
+    if (form == 1) p->shape = matmul_shape(dtype, dtype, rows, IC, OC);
+    if (form == 2) p->shape = matmul_shape(dtype, FP32, OC, IC, rows);
     p->shape.b_transposed = form == 0;
     p->shape.a_transposed = form == 2;
 }
@@ -90,7 +90,7 @@ static int products_of_step(const Config *c, Product *products) {
     int n = 0;
     for (int i = 0; i < 5; i++) {
         for (int form = 0; form < 3; form++) {
-            product_add(products, &n, names[i][form], i < 4 ? (int)L : 1, c->type, rows, ic[i], oc[i], form);
+            product_add(products, &n, names[i][form], i < 4 ? (int)L : 1, c->dtype, rows, ic[i], oc[i], form);
         }
     }
     return n;
@@ -101,11 +101,11 @@ static int products_of_step(const Config *c, Product *products) {
 // the library, so that the ideal is not the trainer's own. Not for weight gradients: neither side is a weight.
 static void product_pack(Matmul *matmul, Product *p) {
     const MatmulShape *s = &p->shape;
-    if (s->a_transposed || !matmul->library.engine || (s->a_type == BF16 && !matmul->native_bf16)) return;
+    if (s->a_transposed || !matmul->library.engine || (s->a_dtype == BF16 && !matmul->native_bf16)) return;
     dnnl_dims_t dims = {(dnnl_dim_t)s->K, (dnnl_dim_t)s->N};
-    dnnl_memory_desc_t a = matmul_onednn_matrix(s->a_type, s->M, s->K, false), b;
-    dnnl_memory_desc_t c = matmul_onednn_matrix(s->c_type, s->M, s->N, false);
-    matmul_check(dnnl_memory_desc_init_by_tag(&b, 2, dims, matmul_onednn_type(s->b_type), dnnl_format_tag_any), "any");
+    dnnl_memory_desc_t a = matmul_onednn_matrix(s->a_dtype, s->M, s->K, false), b;
+    dnnl_memory_desc_t c = matmul_onednn_matrix(s->c_dtype, s->M, s->N, false);
+    matmul_check(dnnl_memory_desc_init_by_tag(&b, 2, dims, matmul_onednn_type(s->b_dtype), dnnl_format_tag_any), "any");
     dnnl_matmul_desc_t description;
     dnnl_primitive_attr_t attributes;
     matmul_check(dnnl_matmul_desc_init(&description, &a, &b, NULL, &c), "packed product");
@@ -202,8 +202,8 @@ static void operations_sample(Trainer *m, Operations *all) {
     Device *d = m->device;
     Memory *memory = m->memory;
     Store *store = &m->store;
-    Number type = c->type;
-    size_t B = c->B, T = c->T, C = c->shape.C, rows = B * T, size = number_size(type),
+    Dtype dtype = c->dtype;
+    size_t B = c->B, T = c->T, C = c->shape.C, rows = B * T, size = number_size(dtype),
            mark = memory_mark(memory, TIER_DEVICE);
     double n = (double)(rows * C), s = (double)size, L = (double)c->shape.L, micro = (double)c->micro_batches;
     double heads = (double)(rows * c->shape.NH) * 4, hs = (double)(C / c->shape.NH);
@@ -216,43 +216,43 @@ static void operations_sample(Trainer *m, Operations *all) {
     void *dqkv = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * 3 * C * size, "dqkv");
     void *dout = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "dout");
     const void *w = tensor_weights(store, 1, TENSOR_LN1W), *b = tensor_weights(store, 1, TENSOR_LN1B);
-    encoder_forward(d, type, x, m->batch.tokens, tensor_weights(store, 0, TENSOR_WTE),
+    encoder_forward(d, dtype, x, m->batch.tokens, tensor_weights(store, 0, TENSOR_WTE),
                     tensor_weights(store, 0, TENSOR_WPE), B, T, C);
     layer_forward_to_gelu(m, 0, B, T, x, &a);
     memcpy(dout, a.ln2, rows * C * size);
     int i = 0;
     operation_start();
-    layernorm_forward(d, type, a.ln1, a.ln1_mean, a.ln1_rstd, x, w, b, rows, C);
+    layernorm_forward(d, dtype, a.ln1, a.ln1_mean, a.ln1_rstd, x, w, b, rows, C);
     operation_end(all, i++, "layernorm forward", micro * (2 * L + 1), 2 * n * s, 0, 0);
     operation_start();
-    residual_forward(d, type, a.residual, x, a.residual, rows * C);
+    residual_forward(d, dtype, a.residual, x, a.residual, rows * C);
     operation_end(all, i++, "residual", micro * 2 * L, 3 * n * s, 0, 0);
     operation_start();
-    gelu_forward(d, type, a.gelu, a.fch, rows * 4 * C);
+    gelu_forward(d, dtype, a.gelu, a.fch, rows * 4 * C);
     operation_end(all, i++, "gelu forward", micro * L, 8 * n * s, 4 * n, 0);
     operation_start();
-    attention_forward(d, memory, type, c->attention, a.atty, a.saved, a.qkv, B, T, C, c->shape.NH);
+    attention_forward(d, memory, dtype, c->attention, a.atty, a.saved, a.qkv, B, T, C, c->shape.NH);
     operation_end(all, i++, "attention forward", micro * L, 4 * n * s + heads, pairs, 4 * pairs * hs);
     operation_start();
-    attention_backward(d, memory, type, c->attention, dqkv, dout, a.qkv, a.atty, a.saved, B, T, C, c->shape.NH);
+    attention_backward(d, memory, dtype, c->attention, dqkv, dout, a.qkv, a.atty, a.saved, B, T, C, c->shape.NH);
     operation_end(all, i++, "attention backward", micro * L, 8 * n * s + heads, pairs, 10 * pairs * hs);
     operation_start();
-    layernorm_backward(d, memory, type, x, tensor_gradients(store, 1, TENSOR_LN1W),
+    layernorm_backward(d, memory, dtype, x, tensor_gradients(store, 1, TENSOR_LN1W),
                        tensor_gradients(store, 1, TENSOR_LN1B), dout, a.residual, a.ln2_mean, a.ln2_rstd, w, rows, C,
                        true, false);
     operation_end(all, i++, "layernorm backward", micro * (2 * L + 1), 4 * n * s, 0, 0);
     operation_start();
-    gelu_backward(d, type, a.gelu, a.gelu, a.fch, rows * 4 * C);
+    gelu_backward(d, dtype, a.gelu, a.gelu, a.fch, rows * 4 * C);
     operation_end(all, i++, "gelu backward", micro * L, 12 * n * s, 4 * n, 0);
     operation_start();
-    bias_backward(d, memory, type, tensor_gradients(store, 1, TENSOR_FCB), a.gelu, rows, 4 * C, false);
+    bias_backward(d, memory, dtype, tensor_gradients(store, 1, TENSOR_FCB), a.gelu, rows, 4 * C, false);
     operation_end(all, i++, "bias gradients", micro * L * 9.0 / 4.0, 4 * n * s, 0, 0);
     memory_release(memory, TIER_DEVICE, mark);
     void *logits =
         memory_push(memory, TIER_DEVICE, KIND_LOGITS, ceil_div(rows, c->head_chunks) * c->shape.Vp * size, "logits");
     memset(logits, 0, ceil_div(rows, c->head_chunks) * c->shape.Vp * size);
     operation_start();
-    classifier(d, type, m->batch.losses, logits, m->batch.targets, ceil_div(rows, c->head_chunks), c->shape.V,
+    classifier(d, dtype, m->batch.losses, logits, m->batch.targets, ceil_div(rows, c->head_chunks), c->shape.V,
                c->shape.Vp, 1e-3f, true);
     operation_end(all, i++, "classifier", micro * (double)c->head_chunks,
                   2.0 * (double)ceil_div(rows, c->head_chunks) * (double)c->shape.Vp * s,
@@ -262,12 +262,12 @@ static void operations_sample(Trainer *m, Operations *all) {
         store_note_norm(store, QUEUE_COMPUTE, block, 0, store_gradients(store, block),
                         store_layout(store, block)->n_elements);
     }
-    store_norm(store, m->results + RESULT_NORM);
+    update_norm(store, m->results + RESULT_NORM);
     operation_end(all, i++, "norm", 1, 4.0 * (double)store->n_elements, 0, 0);
     AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
     operation_start();
-    store_update(store, &update);
-    operation_end(all, i++, "adamw", 1, (28.0 + (type == FP32 ? 0 : s)) * (double)store->n_elements, 0, 0);
+    update_blocks(store, &update);
+    operation_end(all, i++, "adamw", 1, (28.0 + (dtype == FP32 ? 0 : s)) * (double)store->n_elements, 0, 0);
     memory_release(memory, TIER_DEVICE, mark);
     memory_abandon(memory);
 }
@@ -282,9 +282,9 @@ static void bench(int details, int samples, const char *line) {
     size_t tiles_bytes = 0;
     for (int i = 0; i < n_products; i++) {
         Product *p = &products[i];
-        p->a = product_memory(p->shape.M * p->shape.K * number_size(p->shape.a_type));
-        p->b = product_memory(p->shape.K * p->shape.N * number_size(p->shape.b_type));
-        p->c = product_memory(p->shape.M * p->shape.N * number_size(p->shape.c_type));
+        p->a = product_memory(p->shape.M * p->shape.K * number_size(p->shape.a_dtype));
+        p->b = product_memory(p->shape.K * p->shape.N * number_size(p->shape.b_dtype));
+        p->c = product_memory(p->shape.M * p->shape.N * number_size(p->shape.c_dtype));
         tiles_bytes = size_max(tiles_bytes, matmul_find(m->device, &p->shape)->scratchpad);
         tiles_bytes = size_max(tiles_bytes, matmul_tiled_floats(&p->shape, m->device->threads) * sizeof(float));
 #if USE_ONEDNN
@@ -325,7 +325,7 @@ static void bench(int details, int samples, const char *line) {
         plain_matmul += count * plain;
         flops += count * f;
     }
-    double adamw_bytes = (28.0 + (m->config.type == FP32 ? 0 : 2)) * (double)m->store.n_elements;
+    double adamw_bytes = (28.0 + (m->config.dtype == FP32 ? 0 : 2)) * (double)m->store.n_elements;
     double ideal = ideal_matmul + adamw_bytes / copy, parts = plain_matmul;
     if (details) {
         printf("    %-28s %8s %8s %7s %8s\n", "operation", "ms/step", "GB/s", "% copy", "% bound");

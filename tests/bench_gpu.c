@@ -41,7 +41,7 @@ typedef struct {
     Device device;
     Memory memory;
     Ledger plan;
-    Number type;
+    Dtype dtype;
     Shape shape;
     int samples;
     cudaEvent_t begin, end;
@@ -64,50 +64,50 @@ typedef struct {
 
 static void pass_encoder_forward(Bench *b) {
     const Shape *s = &b->shape;
-    encoder_forward(&b->device, b->type, b->out, b->tokens, b->wte, b->wpe, s->B, s->T, s->C);
+    encoder_forward(&b->device, b->dtype, b->out, b->tokens, b->wte, b->wpe, s->B, s->T, s->C);
 }
 
 static void pass_encoder_backward(Bench *b) {
     const Shape *s = &b->shape;
-    encoder_backward(&b->device, b->type, b->dwte, b->dwpe, b->in, b->tokens, b->tokens + s->B * s->T, b->n_distinct,
+    encoder_backward(&b->device, b->dtype, b->dwte, b->dwpe, b->in, b->tokens, b->tokens + s->B * s->T, b->n_distinct,
                      s->B, s->T, s->T, s->C, false);
 }
 
 static void pass_layernorm(Bench *b) {
-    layernorm_forward(&b->device, b->type, b->out, b->mean, b->rstd, b->in, b->w, b->b, b->shape.B * b->shape.T,
+    layernorm_forward(&b->device, b->dtype, b->out, b->mean, b->rstd, b->in, b->w, b->b, b->shape.B * b->shape.T,
                       b->shape.C);
 }
 
 static void pass_residual(Bench *b) {
-    residual_forward(&b->device, b->type, b->out, b->in, b->add, b->shape.B * b->shape.T * b->shape.C);
+    residual_forward(&b->device, b->dtype, b->out, b->in, b->add, b->shape.B * b->shape.T * b->shape.C);
 }
 
 // The sum takes the place of its second term, as in the trainer.
 static void pass_residual_layernorm(Bench *b) {
-    layernorm_forward_residual(&b->device, b->type, b->out, b->mean, b->rstd, b->add, b->in, b->add, b->w, b->b,
+    layernorm_forward_residual(&b->device, b->dtype, b->out, b->mean, b->rstd, b->add, b->in, b->add, b->w, b->b,
                                b->shape.B * b->shape.T, b->shape.C);
 }
 
 static void pass_layernorm_backward(Bench *b) {
-    layernorm_backward(&b->device, &b->memory, b->type, b->out, b->dw, b->db, b->add, b->in, b->mean, b->rstd, b->w,
+    layernorm_backward(&b->device, &b->memory, b->dtype, b->out, b->dw, b->db, b->add, b->in, b->mean, b->rstd, b->w,
                        b->shape.B * b->shape.T, b->shape.C, true, false);
 }
 
 static void pass_gelu(Bench *b) {
-    gelu_forward(&b->device, b->type, b->gelu, b->fc, b->shape.B * b->shape.T * 4 * b->shape.C);
+    gelu_forward(&b->device, b->dtype, b->gelu, b->fc, b->shape.B * b->shape.T * 4 * b->shape.C);
 }
 
 static void pass_gelu_backward_bias(Bench *b) {
-    gelu_backward_bias(&b->device, &b->memory, b->type, b->dfc, b->dw, b->gelu, b->fc, b->shape.B * b->shape.T,
+    gelu_backward_bias(&b->device, &b->memory, b->dtype, b->dfc, b->dw, b->gelu, b->fc, b->shape.B * b->shape.T,
                        4 * b->shape.C, false);
 }
 
 static void pass_bias(Bench *b) {
-    bias_backward(&b->device, &b->memory, b->type, b->dw, b->fc, b->shape.B * b->shape.T, 4 * b->shape.C, false);
+    bias_backward(&b->device, &b->memory, b->dtype, b->dw, b->fc, b->shape.B * b->shape.T, 4 * b->shape.C, false);
 }
 
 static void pass_classifier(Bench *b) {
-    classifier(&b->device, b->type, b->losses, b->logits, b->tokens, b->shape.head_rows, b->shape.V, b->shape.Vp,
+    classifier(&b->device, b->dtype, b->losses, b->logits, b->tokens, b->shape.head_rows, b->shape.V, b->shape.Vp,
                1e-3f, true);
 }
 
@@ -119,8 +119,8 @@ static void pass_norm(Bench *b) {
 
 static void pass_adamw(Bench *b) {
     const AdamW step = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
-    adamw(&b->device, &step, b->type, b->type == FP32 ? (void *)b->master : b->weights,
-          b->type == FP32 ? NULL : b->master, b->m, b->v, b->gradients, b->shape.n_parameters,
+    adamw(&b->device, &step, b->dtype, b->dtype == FP32 ? (void *)b->master : b->weights,
+          b->dtype == FP32 ? NULL : b->master, b->m, b->v, b->gradients, b->shape.n_parameters,
           b->shape.n_parameters / 2);
 }
 
@@ -145,13 +145,13 @@ enum { N_PASSES = sizeof(PASSES) / sizeof(PASSES[0]) };
 
 static void pass_attention_forward(Bench *b) {
     const Shape *s = &b->shape;
-    attention_forward(&b->device, &b->memory, b->type, ATTENTION_FUSED, b->out, b->lse, b->qkv, s->B, s->T, s->C,
+    attention_forward(&b->device, &b->memory, b->dtype, ATTENTION_FUSED, b->out, b->lse, b->qkv, s->B, s->T, s->C,
                       s->NH);
 }
 
 static void pass_attention_backward(Bench *b) {
     const Shape *s = &b->shape;
-    attention_backward(&b->device, &b->memory, b->type, ATTENTION_FUSED, b->dqkv, b->in, b->qkv, b->out, b->lse, s->B,
+    attention_backward(&b->device, &b->memory, b->dtype, ATTENTION_FUSED, b->dqkv, b->in, b->qkv, b->out, b->lse, s->B,
                        s->T, s->C, s->NH);
 }
 
@@ -164,7 +164,7 @@ static void *take(Bench *b, size_t n_elements, size_t size) {
 
 static void take_all(Bench *b, bool attention) {
     const Shape *s = &b->shape;
-    const size_t rows = s->B * s->T, n = rows * s->C, size = number_size(b->type), f = sizeof(float);
+    const size_t rows = s->B * s->T, n = rows * s->C, size = number_size(b->dtype), f = sizeof(float);
     b->in = take(b, n, size);
     b->out = take(b, n, size);
     b->from = (char *)take(b, s->copied, 1);
@@ -201,37 +201,37 @@ static void take_all(Bench *b, bool attention) {
 }
 
 // x[i] uniform in middle - spread ... middle + spread
-__global__ static void fill_kernel(Number type, void *x, size_t n, uint64_t stream, float middle, float spread) {
+__global__ static void fill_kernel(Dtype dtype, void *x, size_t n, uint64_t stream, float middle, float spread) {
     const size_t step = (size_t)gridDim.x * blockDim.x;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
         const float u = (float)(random_bits(1, stream, i) >> 40) * 0x1p-24f;
-        number_put(type, x, i, middle + spread * (2.0f * u - 1.0f));
+        number_put(dtype, x, i, middle + spread * (2.0f * u - 1.0f));
     }
 }
 
-static void fill(Bench *b, Number type, void *x, size_t n, float middle, float spread) {
+static void fill(Bench *b, Dtype dtype, void *x, size_t n, float middle, float spread) {
     static uint64_t stream = 0;
-    CUDA_RUN(&b->device, fill_kernel, cuda_blocks(n), CUDA_THREADS, 0, type, x, n, stream++, middle, spread);
+    CUDA_RUN(&b->device, fill_kernel, cuda_blocks(n), CUDA_THREADS, 0, dtype, x, n, stream++, middle, spread);
 }
 
 static void fill_all(Bench *b, bool attention) {
     const Shape *s = &b->shape;
     const size_t rows = s->B * s->T, n = rows * s->C;
-    fill(b, b->type, b->in, n, 0.0f, 1.0f);
-    fill(b, b->type, b->out, n, 0.0f, 1.0f);
+    fill(b, b->dtype, b->in, n, 0.0f, 1.0f);
+    fill(b, b->dtype, b->out, n, 0.0f, 1.0f);
     fill(b, FP32, b->from, s->copied / sizeof(float), 0.0f, 1.0f);
     if (attention) {
-        fill(b, b->type, b->qkv, 3 * n, 0.0f, 1.0f);
+        fill(b, b->dtype, b->qkv, 3 * n, 0.0f, 1.0f);
         return;
     }
-    fill(b, b->type, b->add, n, 0.0f, 1.0f);
-    fill(b, b->type, b->fc, 4 * n, 0.0f, 2.0f);
-    fill(b, b->type, b->gelu, 4 * n, 0.0f, 1.0f);
-    fill(b, b->type, b->w, s->C, 1.0f, 0.1f);
-    fill(b, b->type, b->b, s->C, 0.0f, 0.1f);
-    fill(b, b->type, b->wte, s->Vp * s->C, 0.0f, 0.02f);
-    fill(b, b->type, b->wpe, s->T * s->C, 0.0f, 0.02f);
-    fill(b, b->type, b->logits, s->head_rows * s->Vp, 0.0f, 2.0f);
+    fill(b, b->dtype, b->add, n, 0.0f, 1.0f);
+    fill(b, b->dtype, b->fc, 4 * n, 0.0f, 2.0f);
+    fill(b, b->dtype, b->gelu, 4 * n, 0.0f, 1.0f);
+    fill(b, b->dtype, b->w, s->C, 1.0f, 0.1f);
+    fill(b, b->dtype, b->b, s->C, 0.0f, 0.1f);
+    fill(b, b->dtype, b->wte, s->Vp * s->C, 0.0f, 0.02f);
+    fill(b, b->dtype, b->wpe, s->T * s->C, 0.0f, 0.02f);
+    fill(b, b->dtype, b->logits, s->head_rows * s->Vp, 0.0f, 2.0f);
     fill(b, FP32, b->dwte, s->Vp * s->C, 0.0f, 1.0f);
     fill(b, FP32, b->gradients, s->n_parameters, 0.0f, 1e-3f);
     fill(b, FP32, b->master, s->n_parameters, 0.0f, 0.02f);
@@ -257,7 +257,7 @@ static void draw_tokens(Bench *b) {
 static void bench_start(Bench *b, bool attention, double *bytes) {
     const Shape *s = &b->shape;
     b->device.kind = DEVICE_PLAN;
-    memory_plan(&b->memory, &b->device);
+    memory_open_plan(&b->memory, &b->device);
     memory_begin(&b->memory, PHASE_FORWARD);
     take_all(b, attention);
     for (int i = 0; i < N_PASSES && !attention; i++) {
@@ -266,7 +266,7 @@ static void bench_start(Bench *b, bool attention, double *bytes) {
         bytes[i] = b->device.bytes;
         // A position's embedding is read once from memory, and from the caches for the other sequences.
         if (PASSES[i].run == pass_encoder_forward) {
-            bytes[i] -= (double)((s->B - 1) * s->T * s->C * number_size(b->type));
+            bytes[i] -= (double)((s->B - 1) * s->T * s->C * number_size(b->dtype));
         }
     }
     if (attention) {
@@ -411,16 +411,16 @@ int main(int argc, char **argv) {
     double memory = 0;
     Ranks ranks;
     bool tiny = argc > 1 && strcmp(argv[argc - 1], "tiny") == 0;
-    const char *type = argc > 1 + tiny ? argv[1] : "bf16";
-    b->type = NUMBERS;
-    for (int t = FP32; t < NUMBERS; t++) {
-        if (strcmp(type, number_name((Number)t)) == 0) b->type = (Number)t;
+    const char *dtype = argc > 1 + tiny ? argv[1] : "bf16";
+    b->dtype = DTYPES;
+    for (int t = FP32; t < DTYPES; t++) {
+        if (strcmp(dtype, number_name((Dtype)t)) == 0) b->dtype = (Dtype)t;
     }
-    if (argc > 2 + tiny || b->type == NUMBERS) die("usage: bench_gpu [bf16|fp16|fp32] [tiny]");
+    if (argc > 2 + tiny || b->dtype == DTYPES) die("usage: bench_gpu [bf16|fp16|fp32] [tiny]");
     b->samples = tiny ? SAMPLES_TINY : SAMPLES;
-    ranks_plan(&ranks, 1);
+    ranks_open_plan(&ranks, 1);
     device_open(&b->device, "cuda", &memory, &ranks);
-    device_describe(&b->device, b->type, text, sizeof(text));
+    device_describe(&b->device, b->dtype, text, sizeof(text));
     CUDA_CHECK(cudaEventCreate(&b->begin));
     CUDA_CHECK(cudaEventCreate(&b->end));
     printf("%s; medians of %d\n\n", text, b->samples);

@@ -35,7 +35,7 @@ static double update_seconds(Trainer *m) {
     AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
     m->memory->disk.n_read = m->memory->disk.n_written = 0;
     double start = device_seconds();
-    store_update(&m->store, &update);
+    update_blocks(&m->store, &update);
     double seconds = device_seconds() - start;
     memory_abandon(m->memory);
     return seconds;
@@ -136,7 +136,7 @@ static void bench_adamw(int rounds) {
             seconds[round] = update_seconds(m);
             copy_sample(&copy);
         }
-        double bytes = (28.0 + (m->config.type == FP32 ? 0 : 2)) * (double)m->store.n_elements;
+        double bytes = (28.0 + (m->config.dtype == FP32 ? 0 : 2)) * (double)m->store.n_elements;
         double rate = bytes / median(seconds, rounds);
         double plain = copy_bandwidth(&copy, 0), past = copy_bandwidth(&copy, 1);
         printf("| `%s` | %.0f | %.1f | %.1f | %.1f, %.1f | %.0f %% |\n", lines[i], bytes / (1 << 20),

@@ -45,8 +45,8 @@ static inline const char *csv_field(const char *line, int k, char *field) {
     return field;
 }
 
-// Of a run of four steps under interpose.c: nothing was allocated after the first step, and RssAnon stayed flat. `output`
-// is taken apart.
+// Of a run of four steps under interpose.c: nothing was allocated after the first step, and RssAnon stayed flat.
+// `output` is taken apart.
 static inline void assert_memory_stayed(char *output, const char *report_path) {
     char *report = read_file(report_path, NULL);
     double rss[4];

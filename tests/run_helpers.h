@@ -1,4 +1,5 @@
-// run_helpers.h - the whole program within another: a trainer that is opened, planned, started, and closed with its run.
+// run_helpers.h - the whole program within another: a trainer that is opened, planned, started, and closed with its
+// run.
 #ifndef RUN_HELPERS_H
 #define RUN_HELPERS_H
 

@@ -46,9 +46,9 @@ __attribute__((format(printf, 3, 4))) static RunResult run_device(const char *or
 
 // fp32: sums of some thousand terms in another order, in the loss (4.2) and relative in the norm. bf16 and fp16: single
 // roundings of activations the other way, by 2^-8 and 2^-11 of a value.
-static void assert_close_to_cpu(const RunResult *a, const RunResult *cpu, int steps, Number type, const char *what) {
-    const double loss = type == FP32 ? 1e-5 : type == BF16 ? 5e-3 : 1e-3;
-    const double norm = type == FP32 ? 2e-5 : type == BF16 ? 2e-2 : 4e-3;
+static void assert_close_to_cpu(const RunResult *a, const RunResult *cpu, int steps, Dtype dtype, const char *what) {
+    const double loss = dtype == FP32 ? 1e-5 : dtype == BF16 ? 5e-3 : 1e-3;
+    const double norm = dtype == FP32 ? 2e-5 : dtype == BF16 ? 2e-2 : 4e-3;
     for (int i = 0; i < steps; i++) {
         if (!(fabs(a->losses[i] - cpu->losses[i]) <= loss && fabs(a->norms[i] / cpu->norms[i] - 1) <= norm)) {
             fail_msg("%s, step %d: losses %.9g, on the CPU %.9g; norms %.9g, %.9g", what, i + 1, a->losses[i],
@@ -73,7 +73,7 @@ static const int PAIRS[][6] = {
 
 static void configuration_line(char *line, size_t size, const int *c) {
     snprintf(line, size, "%s -p %s -r %d -d %d --attention %s --head-chunks %d", MODELS[c[0]],
-             number_name((Number)c[1]), c[2], c[3] * TOKENS[c[0]], c[4] ? "plain" : "fused", c[5]);
+             number_name((Dtype)c[1]), c[2], c[3] * TOKENS[c[0]], c[4] ? "plain" : "fused", c[5]);
 }
 
 // The same bits in every order of streams; close to the CPU's.
@@ -88,7 +88,7 @@ static void check_configuration(const int *c, int index) {
     RunResult cpu = run_device(NULL, steps, "%s", line);
     assert_same_run(&lazy, &eager, line);
     assert_same_run(&lazy, &some, line);
-    assert_close_to_cpu(&lazy, &cpu, steps, (Number)c[1], line);
+    assert_close_to_cpu(&lazy, &cpu, steps, (Dtype)c[1], line);
 }
 
 static void test_configurations(void **state) {
@@ -97,8 +97,8 @@ static void test_configurations(void **state) {
         for (size_t i = 0; i < sizeof(PAIRS) / sizeof(PAIRS[0]); i++) check_configuration(PAIRS[i], (int)i);
         return;
     }
-    for (int i = 0; i < 3 * NUMBERS * 4 * 2 * 2 * 2; i++) {
-        const int c[6] = {i / (NUMBERS * 32), i / 32 % NUMBERS, i / 8 % 4, 1 + 2 * (i / 4 % 2), i / 2 % 2,
+    for (int i = 0; i < 3 * DTYPES * 4 * 2 * 2 * 2; i++) {
+        const int c[6] = {i / (DTYPES * 32), i / 32 % DTYPES, i / 8 % 4, 1 + 2 * (i / 4 % 2), i / 2 % 2,
                           i % 2 ? 3 : 1};
         check_configuration(c, i);
     }
@@ -108,19 +108,19 @@ static void test_configurations(void **state) {
 static void test_recompute_same_bits(void **state) {
     (void)state;
     for (int model = 0; model < 3; model += 2) {
-        for (int type = FP32; type < NUMBERS; type++) {
-            RunResult kept = run_device("eager", 2, "%s -p %s -r 0", MODELS[model], number_name((Number)type));
+        for (int dtype = FP32; dtype < DTYPES; dtype++) {
+            RunResult kept = run_device("eager", 2, "%s -p %s -r 0", MODELS[model], number_name((Dtype)dtype));
             for (int level = 1; level <= 3; level++) {
                 RunResult again = run_device("laziest", 2, "%s -p %s -r %d --recompute-layers %d", MODELS[model],
-                                            number_name((Number)type), level, level == 2 ? 1 : 2);
+                                            number_name((Dtype)dtype), level, level == 2 ? 1 : 2);
                 assert_same_run(&kept, &again, MODELS[model]);
             }
         }
     }
 }
 
-// Within a step: no allocation, no wait for the whole device, no float atomics; the host waits for its slots and for the
-// results.
+// Within a step: no allocation, no wait for the whole device, no float atomics; the host waits for its slots and for
+// the results.
 static void count_step(void *argument) {
     (void)argument;
 #ifdef EMULATED
@@ -402,9 +402,9 @@ static void test_update_on_host(void **state) {
     char directory[256], line[256];
     make_directory(directory);
     for (int i = 0; i < 36; i++) {
-        const int type = i % 2, optimizer = 1 + i / 2 % 2, weights = i / 4 % 3, gradients = i / 12;
-        if (!getenv("TEST_ALL") && type != (optimizer + weights + gradients) % 2) continue;
-        int n = snprintf(line, sizeof(line), "-p %s --offload optimizer=%s", number_name(type ? BF16 : FP32),
+        const int dtype = i % 2, optimizer = 1 + i / 2 % 2, weights = i / 4 % 3, gradients = i / 12;
+        if (!getenv("TEST_ALL") && dtype != (optimizer + weights + gradients) % 2) continue;
+        int n = snprintf(line, sizeof(line), "-p %s --offload optimizer=%s", number_name(dtype ? BF16 : FP32),
                          tiers[optimizer]);
         if (weights) n += snprintf(line + n, sizeof(line) - (size_t)n, ",weights=%s", tiers[weights]);
         if (gradients) snprintf(line + n, sizeof(line) - (size_t)n, ",gradients=%s", tiers[gradients]);
@@ -413,8 +413,8 @@ static void test_update_on_host(void **state) {
     remove_directory(directory);
 }
 
-// What the host does with bytes of its slab that a queue still uses, each in the trainer's own function. It waits for the
-// queue, because the device knows of the use; without that knowledge the wait is missing.
+// What the host does with bytes of its slab that a queue still uses, each in the trainer's own function. It waits for
+// the queue, because the device knows of the use; without that knowledge the wait is missing.
 enum { EARLY_RELEASE, EARLY_RELEASE_OF_CALL, EARLY_POISON, EARLY_TOKENS, EARLY_SAMPLE, EARLY_SAVE, EARLIES };
 
 typedef struct {

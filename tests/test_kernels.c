@@ -95,7 +95,7 @@ typedef struct {
 typedef struct {
     const Operation *operation;
     Shape shape;
-    Number type;
+    Dtype dtype;
     int variant;
     bool unaligned, other_way;  // buffers begin one element late; products the other way: oneDNN, or CUDA's own kernel
 } Case;
@@ -104,7 +104,7 @@ struct Run {
     Device *device;
     Case c;
     const size_t *n;  // the case's sizes,
-    Element type;     // type
+    Element dtype;     // type
     int variant;      // and variant
     char name[160];
     Memory memory;
@@ -125,13 +125,13 @@ static void call(Run *run);
 static double element_get(Element element, const void *base, size_t i) {
     if (element == IN_INT32) return ((const int32_t *)base)[i];
     if (element == IN_FP64) return ((const double *)base)[i];
-    return (double)number_get((Number)element, base, i);
+    return (double)number_get((Dtype)element, base, i);
 }
 
 static void element_put(Element element, void *base, size_t i, double x) {
     if (element == IN_INT32) ((int32_t *)base)[i] = (int32_t)x;
     else if (element == IN_FP64) ((double *)base)[i] = x;
-    else number_put((Number)element, base, i, (float)x);
+    else number_put((Dtype)element, base, i, (float)x);
 }
 
 static double element_round(Element element, double x) {
@@ -281,7 +281,7 @@ static void execute(Run *run) {
         bool planned = pass < 0;
         for (int i = 0; i < run->n_buffers; i++) buffer_upload(run, &run->buffers[i]);
         device->kind = planned ? DEVICE_PLAN : kind;
-        if (planned) memory_plan(&run->memory, device);
+        if (planned) memory_open_plan(&run->memory, device);
         if (pass == 0) {
             run->ledger = run->memory.ledger;
             if (device->matmul) matmul_create(device);
@@ -348,7 +348,7 @@ typedef void (*Forward)(const size_t *n, double *const *x);
 static void differences(Run *run, Forward forward, double *const *x, size_t n_out, int which, const Buffer *gradient,
                         double cost) {
     static const double AT[4] = {-2, -1, 1, 2}, WEIGHTS[4] = {1, -8, 8, -1};
-    if (!run->n_differences || run->type != IN_FP32 || run->c.unaligned || (double)gradient->n * cost > 2e6) return;
+    if (!run->n_differences || run->dtype != IN_FP32 || run->c.unaligned || (double)gradient->n * cost > 2e6) return;
     for (size_t i = 0; i < gradient->n; i++) {
         double before = x[which][i], difference = 0, tolerance = 1e-6 * (1 + gradient->size[i]);
         for (int k = 0; k < 4; k++) {
@@ -372,13 +372,13 @@ static uint64_t run_case(Device *device, const Case *c, int *n_differences) {
     run.device = device;
     run.c = *c;
     run.n = run.c.shape.n;
-    run.type = (Element)c->type;
+    run.dtype = (Element)c->dtype;
     run.variant = c->variant;
     run.n_buffers = run.n_arrays = 0;
     run.n_differences = n_differences;
     run.drawn = run.hash = 0;
     snprintf(run.name, sizeof(run.name), "%s %s, %s (%zu %zu %zu %zu %zu)%s%s, %d threads", c->operation->name,
-             c->operation->variants[c->variant], number_name(c->type), run.n[0], run.n[1], run.n[2], run.n[3],
+             c->operation->variants[c->variant], number_name(c->dtype), run.n[0], run.n[1], run.n[2], run.n[3],
              run.n[4], c->unaligned ? " unaligned" : "", c->other_way ? " the other way" : "", device->threads);
     device->matmul = c->operation->matmul ? matmul_open(c->other_way && device->real == DEVICE_CPU) : NULL;
     c->operation->test(&run);
@@ -421,10 +421,10 @@ static void naive_encoder(const size_t *n, double *const *x) {
 
 static void test_encoder_forward(Run *run) {
     const size_t B = run->n[0], T = run->n[1], C = run->n[2], V = run->n[3];
-    Buffer *out = made(run, MADE, run->type, B * T * C, 1);
+    Buffer *out = made(run, MADE, run->dtype, B * T * C, 1);
     double *x[5] = {out->want, NULL, given_tokens(run, B * T, V)};
-    x[3] = given(run, run->type, V * C, 1);
-    x[4] = given(run, run->type, (T + 2) * C, 1);
+    x[3] = given(run, run->dtype, V * C, 1);
+    x[4] = given(run, run->dtype, (T + 2) * C, 1);
     naive_encoder(run->n, x);
     for (size_t i = 0; i < out->n; i++) out->size[i] = fabs(out->want[i]);
     execute(run);
@@ -435,7 +435,7 @@ static void test_encoder_backward(Run *run) {
     const size_t B = run->n[0], T = run->n[1], C = run->n[2], V = run->n[3];
     Buffer *dwte = made(run, CHANGED, IN_FP32, V * C, B * T);
     Buffer *dwpe = made(run, run->variant ? CHANGED : MADE, IN_FP32, (T + 2) * C, B);
-    double *x[5] = {array(run, B * T * C), given(run, run->type, B * T * C, 1), NULL, array(run, V * C),
+    double *x[5] = {array(run, B * T * C), given(run, run->dtype, B * T * C, 1), NULL, array(run, V * C),
                     array(run, (T + 2) * C)};
     x[2] = given_tokens(run, B * T, V);
     // Positions by token, and where each token's begin.
@@ -470,11 +470,11 @@ static const Shape LAYERNORM_SHAPES[] = {{{1, 1}},    {{2, 3}},    {{31, 15}},  
 
 // Rows of different means and spreads, and every 8th constant.
 static double *given_rows(Run *run, size_t rows, size_t C) {
-    double *x = given(run, run->type, rows * C, 1);
+    double *x = given(run, run->dtype, rows * C, 1);
     for (size_t i = 0; i < rows * C; i++) {
         size_t r = i / C;
         x[i] = (r % 8 == 5 ? 0 : x[i] * (1 + (double)(r % 3))) + 5 * ((double)(r % 4) - 1.3);
-        x[i] = element_round(run->type, x[i]);
+        x[i] = element_round(run->dtype, x[i]);
     }
     return x;
 }
@@ -504,12 +504,12 @@ static void naive_layernorm(const size_t *n, double *const *x) {
 // Variants: forward; recompute, from the statistics that a forward left.
 static void test_layernorm_forward(Run *run) {
     const size_t rows = run->n[0], C = run->n[1];
-    Buffer *out = made(run, MADE, run->type, rows * C, 1);
+    Buffer *out = made(run, MADE, run->dtype, rows * C, 1);
     Buffer *mean = made(run, run->variant ? GIVEN : MADE, IN_FP32, rows, C);
     Buffer *rstd = made(run, run->variant ? GIVEN : MADE, IN_FP32, rows, C);
     double *x[5] = {out->want, NULL, given_rows(run, rows, C)};
-    x[3] = given(run, run->type, C, 1);
-    x[4] = given(run, run->type, C, 1);
+    x[3] = given(run, run->dtype, C, 1);
+    x[4] = given(run, run->dtype, C, 1);
     naive_layernorm(run->n, x);
     for (size_t r = 0; r < rows; r++) {
         double m, s, absolute;
@@ -527,16 +527,16 @@ static void test_layernorm_forward(Run *run) {
 // Variants: in one visit; the two operations; in one visit, the sum in the place of b.
 static void test_layernorm_residual(Run *run) {
     const size_t rows = run->n[0], C = run->n[1];
-    Buffer *out = made(run, MADE, run->type, rows * C, 1), *mean = made(run, MADE, IN_FP32, rows, C);
+    Buffer *out = made(run, MADE, run->dtype, rows * C, 1), *mean = made(run, MADE, IN_FP32, rows, C);
     Buffer *rstd = made(run, MADE, IN_FP32, rows, C);
-    Buffer *apart = made(run, run->variant == 2 ? GIVEN : MADE, run->type, rows * C, run->variant != 2);
+    Buffer *apart = made(run, run->variant == 2 ? GIVEN : MADE, run->dtype, rows * C, run->variant != 2);
     double *a = given_rows(run, rows, C);
-    Buffer *b = made(run, run->variant == 2 ? CHANGED : GIVEN, run->type, rows * C, run->variant == 2);
+    Buffer *b = made(run, run->variant == 2 ? CHANGED : GIVEN, run->dtype, rows * C, run->variant == 2);
     Buffer *sum = run->variant == 2 ? b : apart;
-    const double *w = given(run, run->type, C, 1), *bias = given(run, run->type, C, 1);
+    const double *w = given(run, run->dtype, C, 1), *bias = given(run, run->dtype, C, 1);
     for (size_t i = 0; i < rows * C; i++) {
-        b->given[i] = element_round(run->type, draw(run));
-        want(sum, i, element_round(run->type, a[i] + b->given[i]), EXACT);
+        b->given[i] = element_round(run->dtype, draw(run));
+        want(sum, i, element_round(run->dtype, a[i] + b->given[i]), EXACT);
     }
     for (size_t r = 0; r < rows; r++) {
         double m, s, absolute;
@@ -555,13 +555,13 @@ static void test_layernorm_residual(Run *run) {
 // Variants: all replaced; dx added to; dx, dw and db added to.
 static void test_layernorm_backward(Run *run) {
     const size_t rows = run->n[0], C = run->n[1];
-    Buffer *dx = made(run, run->variant ? CHANGED : MADE, run->type, rows * C, 1);
+    Buffer *dx = made(run, run->variant ? CHANGED : MADE, run->dtype, rows * C, 1);
     Buffer *dw = made(run, run->variant == 2 ? CHANGED : MADE, IN_FP32, C, rows);
     Buffer *db = made(run, run->variant == 2 ? CHANGED : MADE, IN_FP32, C, rows);
-    double *x[5] = {array(run, rows * C), given(run, run->type, rows * C, 1)};
+    double *x[5] = {array(run, rows * C), given(run, run->dtype, rows * C, 1)};
     x[2] = given_rows(run, rows, C);
     double *mean = given(run, IN_FP32, rows, 1), *rstd = given(run, IN_FP32, rows, 1), absolute;
-    x[3] = given(run, run->type, C, 1);
+    x[3] = given(run, run->dtype, C, 1);
     x[4] = array(run, C);
     for (size_t r = 0; r < rows; r++) {
         const double *dy = x[1] + r * C, *in = x[2] + r * C, *w = x[3];
@@ -600,7 +600,7 @@ static const Shape ELEMENT_SHAPES[] = {{{1}},  {{2}},  {{3}},    {{7}},    {{8}}
 // The output of `in_place` 0; otherwise it is the input of that number, and parameter 0 is not used.
 static Buffer *made_in_place(Run *run, int in_place, int parameter, size_t n) {
     bool is_here = in_place == parameter;
-    return made(run, is_here ? parameter ? CHANGED : MADE : GIVEN, run->type, n, is_here ? 1 : 0);
+    return made(run, is_here ? parameter ? CHANGED : MADE : GIVEN, run->dtype, n, is_here ? 1 : 0);
 }
 
 // Variants: apart; out is a; out is b.
@@ -609,8 +609,8 @@ static void test_residual(Run *run) {
     for (int i = 0; i < 3; i++) p[i] = made_in_place(run, run->variant, i, run->n[0]);
     for (size_t i = 0; i < run->n[0]; i++) {
         double a = i % 5 == 4 ? 0 : draw(run), b = draw(run);
-        p[1]->given[i] = element_round(run->type, a);
-        p[2]->given[i] = element_round(run->type, b);
+        p[1]->given[i] = element_round(run->dtype, a);
+        p[2]->given[i] = element_round(run->dtype, b);
         want(p[run->variant], i, p[1]->given[i] + p[2]->given[i], fabs(p[1]->given[i] + p[2]->given[i]));
     }
     execute(run);
@@ -626,15 +626,15 @@ static void naive_gelu(const size_t *n, double *const *x) {
 // Also where tanh does not change any more.
 static double *given_gelu(Run *run) {
     static const double SPECIAL[] = {0, -0.0, 1e-30, -1e-30, 10, -10, 1e18, -1e18, 1e20, -1e20, 5.5, -5.5, 1, -1, 3e-5};
-    double *x = given(run, run->type, run->n[0], 2);
+    double *x = given(run, run->dtype, run->n[0], 2);
     for (size_t i = 0; i < sizeof(SPECIAL) / sizeof(SPECIAL[0]) && run->n[0] > 16; i++) {
-        x[i] = element_round(run->type, run->type == IN_FP16 ? fmax(-6e4, fmin(6e4, SPECIAL[i])) : SPECIAL[i]);
+        x[i] = element_round(run->dtype, run->dtype == IN_FP16 ? fmax(-6e4, fmin(6e4, SPECIAL[i])) : SPECIAL[i]);
     }
     return x;
 }
 
 static void test_gelu_forward(Run *run) {
-    Buffer *out = made(run, MADE, run->type, run->n[0], 1);
+    Buffer *out = made(run, MADE, run->dtype, run->n[0], 1);
     double *x[3] = {out->want, NULL, given_gelu(run)};
     naive_gelu(run->n, x);
     for (size_t i = 0; i < run->n[0]; i++) {
@@ -651,7 +651,7 @@ static void test_gelu_backward(Run *run) {
     double *x[3] = {array(run, run->n[0]), dy->given, given_gelu(run)};
     for (size_t i = 0; i < run->n[0]; i++) {
         double in = x[2][i], t = tanh(naive_gelu_u(in)), slope = 0.79788456080286535588 * (1 + 3 * 0.044715 * in * in);
-        dy->given[i] = element_round(run->type, draw(run));
+        dy->given[i] = element_round(run->dtype, draw(run));
         want(dx, i, dy->given[i] * ((1 + t) / 2 + in / 2 * (1 - t * t) * slope),  // 1 - t^2 is as good as t, ...
              fabs(dy->given[i]) * (1 + (fabs(in) < 6 ? 2 * fabs(in) * slope : 0)));  // and 0 where t is rounded to 1
     }
@@ -663,9 +663,9 @@ static void test_gelu_backward(Run *run) {
 // operations.
 static void test_gelu_backward_bias(Run *run) {
     const size_t rows = run->n[0], C = run->n[1];
-    Buffer *dx = made(run, CHANGED, run->type, rows * C, 1);
+    Buffer *dx = made(run, CHANGED, run->dtype, rows * C, 1);
     Buffer *dbias = made(run, run->variant == 1 ? CHANGED : MADE, IN_FP32, C, rows);
-    const double *x = given(run, run->type, rows * C, 2);
+    const double *x = given(run, run->dtype, rows * C, 2);
     for (size_t i = 0; i < rows * C; i++) {
         double t = tanh(naive_gelu_u(x[i])), slope = 0.79788456080286535588 * (1 + 3 * 0.044715 * x[i] * x[i]);
         want(dx, i, dx->given[i] * ((1 + t) / 2 + x[i] / 2 * (1 - t * t) * slope),
@@ -677,8 +677,8 @@ static void test_gelu_backward_bias(Run *run) {
 
 // Variants: zero, upload, download.
 static void test_device(Run *run) {
-    Buffer *to = made(run, MADE, run->type, run->n[0], 1);
-    const double *from = given(run, run->type, run->n[0], 1);
+    Buffer *to = made(run, MADE, run->dtype, run->n[0], 1);
+    const double *from = given(run, run->dtype, run->n[0], 1);
     for (size_t i = 0; i < run->n[0]; i++) want(to, i, run->variant ? from[i] : 0, EXACT);
     execute(run);
 }
@@ -710,7 +710,7 @@ static void test_classifier(Run *run) {
     const size_t rows = run->n[0], V = run->n[1], Vp = run->n[2];
     const double scale = (double)(1.0f / (float)rows);
     Buffer *losses = made(run, MADE, IN_FP32, rows, 1);
-    Buffer *dlogits = buffer(run, run->variant ? CHANGED : GIVEN, run->type, rows * Vp, 3);
+    Buffer *dlogits = buffer(run, run->variant ? CHANGED : GIVEN, run->dtype, rows * Vp, 3);
     double *x[4] = {losses->want, array(run, rows), dlogits->given, given_tokens(run, rows, V)};
     dlogits->want = array(run, rows * Vp);
     dlogits->size = array(run, rows * Vp);
@@ -780,11 +780,11 @@ static void test_matmul(Run *run) {
     const int kind = operation_index(run->c.operation) - MATMUL_FORWARD;
     const size_t rows = run->n[0], IC = run->n[1], OC = run->n[2], terms[4] = {IC, OC, rows, rows};
     const size_t sizes[6] = {rows * OC, rows * OC, rows * IC, OC * IC, OC, rows * OC};
-    Buffer *y = made(run, kind > 1 && run->variant ? CHANGED : MADE, kind > 1 ? IN_FP32 : run->type,
+    Buffer *y = made(run, kind > 1 && run->variant ? CHANGED : MADE, kind > 1 ? IN_FP32 : run->dtype,
                      sizes[MADE_IS[kind]], terms[kind]);
     double *x[6];
     for (int i = 0; i < 6; i++) {
-        x[i] = IS_GIVEN[kind][i] ? given(run, run->type, sizes[i], i == 4 ? run->variant : 1) : array(run, sizes[i]);
+        x[i] = IS_GIVEN[kind][i] ? given(run, run->dtype, sizes[i], i == 4 ? run->variant : 1) : array(run, sizes[i]);
     }
     if (kind == 0) {
         double *const wanted[6] = {y->want, NULL, x[2], x[3], x[4], y->size};
@@ -843,7 +843,7 @@ static size_t attention_qkv_at(const size_t *n, size_t row, size_t t, size_t par
 // every term. As a factor for sizes.
 static double attention_rounds(const Run *run) {
     bool rounds = run->device->real == DEVICE_CUDA && run->variant == ATTENTION_FUSED && !run->c.unaligned &&
-                  attention_mma_takes(run->c.type, run->n[3]);
+                  attention_mma_takes(run->c.dtype, run->n[3]);
     return rounds ? U16 / U32 / GROWTH : 0;
 }
 
@@ -871,8 +871,8 @@ static void naive_attention(const size_t *n, double *const *x) {
 // The next parameter: what the forward saves, lse or P.
 static Buffer *made_saved(Run *run, Role role) {
     const size_t *n = run->n, T = n[1], rows = n[0] * n[2] * T, width = run->variant == ATTENTION_PLAIN ? T : 1;
-    Element element = run->variant == ATTENTION_PLAIN ? run->type : IN_FP32;
-    assert_int_equal(attention_saved_bytes((AttentionKind)run->variant, run->c.type, n[0], T, n[2]),
+    Element element = run->variant == ATTENTION_PLAIN ? run->dtype : IN_FP32;
+    assert_int_equal(attention_saved_bytes((AttentionKind)run->variant, run->c.dtype, n[0], T, n[2]),
                      rows * width * ELEMENT_BYTES[element]);
     return made(run, role, element, rows * width, role == GIVEN ? 0 : 1);
 }
@@ -892,8 +892,8 @@ static size_t attention_outputs(const size_t *n) { return n[0] * n[1] * n[2] * n
 
 // Variants: fused; plain, whose out has to be the product of P as it was stored.
 static void test_attention_forward(Run *run) {
-    Buffer *out = made(run, MADE, run->type, attention_outputs(run->n), run->n[1]), *saved = made_saved(run, MADE);
-    double *qkv = given(run, run->type, 3 * out->n, run->n[4] ? (double)run->n[4] : 1);
+    Buffer *out = made(run, MADE, run->dtype, attention_outputs(run->n), run->n[1]), *saved = made_saved(run, MADE);
+    double *qkv = given(run, run->dtype, 3 * out->n, run->n[4] ? (double)run->n[4] : 1);
     naive_attention_saved(run, saved, qkv);
     execute(run);
     double rounds = attention_rounds(run);
@@ -933,12 +933,12 @@ static void naive_attention_backward_row(Run *run, Buffer *dqkv, double *const *
 // Variants: fused, plain.
 static void test_attention_backward(Run *run) {
     const size_t *n = run->n, n_out = attention_outputs(n);
-    Buffer *dqkv = made(run, MADE, run->type, 3 * n_out, n[1]);
-    double *dout = given(run, run->type, n_out, 1), *qkv = given(run, run->type, 3 * n_out, n[4] ? (double)n[4] : 1);
-    double *x[5] = {given(run, run->type, n_out, 1), dout, qkv, NULL, NULL};
+    Buffer *dqkv = made(run, MADE, run->dtype, 3 * n_out, n[1]);
+    double *dout = given(run, run->dtype, n_out, 1), *qkv = given(run, run->dtype, 3 * n_out, n[4] ? (double)n[4] : 1);
+    double *x[5] = {given(run, run->dtype, n_out, 1), dout, qkv, NULL, NULL};
     Buffer *saved = made_saved(run, GIVEN);
     naive_attention(n, x);
-    for (size_t i = 0; i < n_out; i++) x[0][i] = element_round(run->type, x[0][i]);
+    for (size_t i = 0; i < n_out; i++) x[0][i] = element_round(run->dtype, x[0][i]);
     naive_attention_saved(run, saved, qkv);
     for (size_t row = 0; row < n[0] * n[1] * n[2]; row++) {
         naive_attention_backward_row(run, dqkv, x, saved->given, row);
@@ -958,12 +958,12 @@ static void test_norm_chunks(Run *run) {
     Buffer *sums = made(run, MADE, IN_FP64, run->n[0], NORM_CHUNK);
     const double *g = given(run, IN_FP32, run->n[0] * NORM_CHUNK, 1);
     for (size_t i = 0; i < run->n[0]; i++, g += NORM_CHUNK) {
-        double lanes[256] = {0};
-        for (size_t e = 0; e < NORM_CHUNK; e++) lanes[e % 256] = fma(g[e], g[e], lanes[e % 256]);
+        double partials[256] = {0};
+        for (size_t e = 0; e < NORM_CHUNK; e++) partials[e % 256] = fma(g[e], g[e], partials[e % 256]);
         for (size_t width = 128; width > 0; width /= 2) {
-            for (size_t l = 0; l < width; l++) lanes[l] += lanes[l + width];
+            for (size_t l = 0; l < width; l++) partials[l] += partials[l + width];
         }
-        want(sums, i, lanes[0], EXACT);
+        want(sums, i, partials[0], EXACT);
     }
     execute(run);
 }
@@ -979,10 +979,10 @@ static double naive_flush(double x) { return fabs(x) < (double)FLT_MIN ? 0 : x; 
 // zero or so small that the new moments are.
 static void test_adamw(Run *run) {
     const size_t n = run->n[0], n_decay = run->n[1];
-    const bool fp32 = run->type == IN_FP32;
+    const bool fp32 = run->dtype == IN_FP32;
     const Role role = run->variant ? GIVEN : CHANGED;
     const size_t terms = run->variant ? 0 : 1;
-    Buffer *weights = made(run, role == CHANGED && !fp32 ? MADE : role, run->type, n, terms);
+    Buffer *weights = made(run, role == CHANGED && !fp32 ? MADE : role, run->dtype, n, terms);
     Buffer *master = made(run, fp32 ? GIVEN : role, IN_FP32, n, fp32 ? 0 : terms), *w = fp32 ? weights : master;
     Buffer *m = made(run, role, IN_FP32, n, terms), *v = made(run, role, IN_FP32, n, terms);
     double *g = given(run, IN_FP32, n, 1);
@@ -1005,7 +1005,7 @@ static void test_adamw(Run *run) {
              fabs(w->given[i]) + lr * (2 * m_size * step + fabs(w->given[i])));
     }
     execute(run);
-    for (size_t i = 0; i < n && !fp32; i++) want(weights, i, element_round(run->type, master->got[i]), EXACT);
+    for (size_t i = 0; i < n && !fp32; i++) want(weights, i, element_round(run->dtype, master->got[i]), EXACT);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -1051,59 +1051,60 @@ typedef void *Any;
 static void call(Run *run) {
     Device *d = run->device;
     Memory *memory = &run->memory;
-    const Number type = run->c.type;
+    const Dtype dtype = run->c.dtype;
     const size_t *n = run->n, C = n[2] * n[3];
     const int v = run->variant;
     Any p[MOST_BUFFERS];
     for (int i = 0; i < MOST_BUFFERS; i++) p[i] = ANY(run->data[i]);
     AdamW step = adamw_step(ADAMW_LR, ADAMW_DECAY, ADAMW_T, ADAMW_SCALE, v == 0);
     switch (operation_index(run->c.operation)) {
-    case ENCODER_FORWARD: encoder_forward(d, type, p[0], p[1], p[2], p[3], n[0], n[1], n[2]); break;
+    case ENCODER_FORWARD: encoder_forward(d, dtype, p[0], p[1], p[2], p[3], n[0], n[1], n[2]); break;
     case ENCODER_BACKWARD:
-        encoder_backward(d, type, p[0], p[1], p[2], p[3], p[4], run->buffers[4].n - n[0] * n[1] - 1, n[0], n[1],
+        encoder_backward(d, dtype, p[0], p[1], p[2], p[3], p[4], run->buffers[4].n - n[0] * n[1] - 1, n[0], n[1],
                          n[1] + 2, n[2], v);
         break;
     case LAYERNORM_FORWARD:
-        if (v) layernorm_recompute(d, type, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
-        else layernorm_forward(d, type, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
+        if (v) layernorm_recompute(d, dtype, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
+        else layernorm_forward(d, dtype, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
         break;
     case LAYERNORM_RESIDUAL:
-        if (v == 1) residual_forward(d, type, p[3], p[4], p[5], n[0] * n[1]);
-        if (v == 1) layernorm_forward(d, type, p[0], p[1], p[2], p[3], p[6], p[7], n[0], n[1]);
-        else layernorm_forward_residual(d, type, p[0], p[1], p[2], v ? p[5] : p[3], p[4], p[5], p[6], p[7], n[0], n[1]);
+        if (v == 1) residual_forward(d, dtype, p[3], p[4], p[5], n[0] * n[1]);
+        if (v == 1) layernorm_forward(d, dtype, p[0], p[1], p[2], p[3], p[6], p[7], n[0], n[1]);
+        else layernorm_forward_residual(d, dtype, p[0], p[1], p[2], v ? p[5] : p[3], p[4], p[5], p[6], p[7], n[0],
+                                        n[1]);
         break;
     case LAYERNORM_BACKWARD:
-        layernorm_backward(d, memory, type, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], n[0], n[1], v > 0, v > 1);
+        layernorm_backward(d, memory, dtype, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], n[0], n[1], v > 0, v > 1);
         break;
-    case RESIDUAL_FORWARD: residual_forward(d, type, p[v], p[1], p[2], n[0]); break;
-    case GELU_FORWARD: gelu_forward(d, type, p[0], p[1], n[0]); break;
-    case GELU_BACKWARD: gelu_backward(d, type, p[v], p[1], p[2], n[0]); break;
+    case RESIDUAL_FORWARD: residual_forward(d, dtype, p[v], p[1], p[2], n[0]); break;
+    case GELU_FORWARD: gelu_forward(d, dtype, p[0], p[1], n[0]); break;
+    case GELU_BACKWARD: gelu_backward(d, dtype, p[v], p[1], p[2], n[0]); break;
     case GELU_BACKWARD_BIAS:
-        if (v == 2) gelu_backward(d, type, p[0], p[0], p[2], n[0] * n[1]);
-        if (v == 2) bias_backward(d, memory, type, p[1], p[0], n[0], n[1], false);
-        else gelu_backward_bias(d, memory, type, p[0], p[1], p[0], p[2], n[0], n[1], v == 1);
+        if (v == 2) gelu_backward(d, dtype, p[0], p[0], p[2], n[0] * n[1]);
+        if (v == 2) bias_backward(d, memory, dtype, p[1], p[0], n[0], n[1], false);
+        else gelu_backward_bias(d, memory, dtype, p[0], p[1], p[0], p[2], n[0], n[1], v == 1);
         break;
-    case CLASSIFIER: classifier(d, type, p[0], p[1], p[2], n[0], n[1], n[2], 1.0f / (float)n[0], v); break;
+    case CLASSIFIER: classifier(d, dtype, p[0], p[1], p[2], n[0], n[1], n[2], 1.0f / (float)n[0], v); break;
     case MATMUL_FORWARD:
-        matmul_forward(d, memory, type, p[0], p[1], p[2], v ? p[3] : ANY(NULL), n[0], n[1], n[2]);
+        matmul_forward(d, memory, dtype, p[0], p[1], p[2], v ? p[3] : ANY(NULL), n[0], n[1], n[2]);
         break;
-    case MATMUL_INPUT: matmul_backward_input(d, memory, type, p[0], p[1], p[2], n[0], n[1], n[2]); break;
-    case MATMUL_WEIGHT: matmul_backward_weight(d, memory, type, p[0], p[1], p[2], n[0], n[1], n[2], v); break;
-    case MATMUL_BIAS: bias_backward(d, memory, type, p[0], p[1], n[0], n[2], v); break;
+    case MATMUL_INPUT: matmul_backward_input(d, memory, dtype, p[0], p[1], p[2], n[0], n[1], n[2]); break;
+    case MATMUL_WEIGHT: matmul_backward_weight(d, memory, dtype, p[0], p[1], p[2], n[0], n[1], n[2], v); break;
+    case MATMUL_BIAS: bias_backward(d, memory, dtype, p[0], p[1], n[0], n[2], v); break;
     case ATTENTION_FORWARD:
-        attention_forward(d, memory, type, (AttentionKind)v, p[0], p[1], p[2], n[0], n[1], C, n[2]);
+        attention_forward(d, memory, dtype, (AttentionKind)v, p[0], p[1], p[2], n[0], n[1], C, n[2]);
         break;
     case ATTENTION_BACKWARD:
-        attention_backward(d, memory, type, (AttentionKind)v, p[0], p[1], p[2], p[3], p[4], n[0], n[1], C, n[2]);
+        attention_backward(d, memory, dtype, (AttentionKind)v, p[0], p[1], p[2], p[3], p[4], n[0], n[1], C, n[2]);
         break;
     case NORM_CHUNKS: norm_chunks(d, QUEUE_COMPUTE, p[0], p[1], n[0] * NORM_CHUNK); break;
-    case ADAMW: adamw(d, &step, type, p[0], type == FP32 ? ANY(NULL) : p[1], p[2], p[3], p[4], n[0], n[1]); break;
+    case ADAMW: adamw(d, &step, dtype, p[0], dtype == FP32 ? ANY(NULL) : p[1], p[2], p[3], p[4], n[0], n[1]); break;
     case DEVICE:
-        if (v == 0) device_zero(d, p[0], n[0] * number_size(type));
-        if (v == 1) device_upload(d, p[0], run->buffers[1].before + run->buffers[1].at, n[0] * number_size(type));
+        if (v == 0) device_zero(d, p[0], n[0] * number_size(dtype));
+        if (v == 1) device_upload(d, p[0], run->buffers[1].before + run->buffers[1].at, n[0] * number_size(dtype));
         if (v == 2) {  // by way of the host
-            device_download(d, run->buffers[0].after, p[1], n[0] * number_size(type));
-            device_upload(d, p[0], run->buffers[0].after, n[0] * number_size(type));
+            device_download(d, run->buffers[0].after, p[1], n[0] * number_size(dtype));
+            device_upload(d, p[0], run->buffers[0].after, n[0] * number_size(dtype));
         }
         break;
     default: fail_msg("no operation");
@@ -1125,18 +1126,18 @@ static Device cpu_device(int threads) {
 static void run_operation(Device *device, const Operation *operation) {
     int n_differences = 0;
     for (int s = 0; operation->shapes[s].n[0] > 0; s++) {
-        for (int i = 0; i < 4 * NUMBERS * MOST_VARIANTS; i++) {
-            const Number type = (Number)(i / 4 % NUMBERS);
-            Case c = {operation, operation->shapes[s], type, i / (4 * NUMBERS), (i & 1) != 0, (i & 2) != 0};
+        for (int i = 0; i < 4 * DTYPES * MOST_VARIANTS; i++) {
+            const Dtype dtype = (Dtype)(i / 4 % DTYPES);
+            Case c = {operation, operation->shapes[s], dtype, i / (4 * DTYPES), (i & 1) != 0, (i & 2) != 0};
             if (!operation->variants[c.variant] || (c.unaligned && s % 3 != 1)) continue;
             bool other_way = operation->matmul && (USE_ONEDNN || device->real == DEVICE_CUDA);
-            if ((operation->fp32_only && c.type != FP32) || (c.other_way && !other_way)) continue;
+            if ((operation->fp32_only && c.dtype != FP32) || (c.other_way && !other_way)) continue;
             // A thread per element is slow on the emulator, and knows no tiles: small shapes show all of it.
             size_t products = c.shape.n[0] * c.shape.n[1] * c.shape.n[2];
             if (device->real == DEVICE_CUDA && c.other_way && products > 1 << 17) continue;
             // Nor do the simple kernels of attention, which are slow too.
             bool simple = operation->test == test_attention_forward || operation->test == test_attention_backward;
-            simple = simple && (c.type == FP32 || c.variant == ATTENTION_PLAIN || c.unaligned);
+            simple = simple && (c.dtype == FP32 || c.variant == ATTENTION_PLAIN || c.unaligned);
             if (device->real == DEVICE_CUDA && simple && c.shape.n[1] * c.shape.n[1] * c.shape.n[3] > 1 << 21) continue;
             run_case(device, &c, &n_differences);
         }
@@ -1206,9 +1207,9 @@ static void test_bits_of_the_cpu(void **state) {
     for (size_t i = 0; i < sizeof(SAME) / sizeof(SAME[0]); i++) {
         const Operation *o = &operations[SAME[i]];
         for (int s = 0; o->shapes[s].n[0] > 0; s++) {
-            for (int j = 0; j < NUMBERS * MOST_VARIANTS; j++) {
-                Case c = {o, o->shapes[s], (Number)(j % NUMBERS), j / NUMBERS, false, false};
-                if (!o->variants[c.variant] || (o->fp32_only && c.type != FP32)) continue;
+            for (int j = 0; j < DTYPES * MOST_VARIANTS; j++) {
+                Case c = {o, o->shapes[s], (Dtype)(j % DTYPES), j / DTYPES, false, false};
+                if (!o->variants[c.variant] || (o->fp32_only && c.dtype != FP32)) continue;
                 if (run_case(&cpu, &c, NULL) == run_case(&cuda, &c, NULL)) continue;
                 fail_msg("%s %s, shape %d: other bits than the CPU's", o->name, o->variants[c.variant], s);
             }
@@ -1264,9 +1265,9 @@ static void test_threads(void **state) {
     for (const Operation *o = operations; o < operations + OPERATIONS; o++) {
         for (int s = 0; o->shapes[s].n[0] > 0; s++) {
             if (s % 6 != 5 && o->shapes[s + 1].n[0] > 0) continue;  // one in six, and the last
-            for (int i = 0; i < NUMBERS * MOST_VARIANTS; i++) {
-                Case c = {o, o->shapes[s], (Number)(i % NUMBERS), i / NUMBERS, false, false};
-                if (!o->variants[c.variant] || (o->fp32_only && c.type != FP32)) continue;
+            for (int i = 0; i < DTYPES * MOST_VARIANTS; i++) {
+                Case c = {o, o->shapes[s], (Dtype)(i % DTYPES), i / DTYPES, false, false};
+                if (!o->variants[c.variant] || (o->fp32_only && c.dtype != FP32)) continue;
                 uint64_t hashes[4];
                 for (int t = 0; t < 4; t++) {
                     Device device = cpu_device(THREADS[t]);
@@ -1302,21 +1303,22 @@ static void test_classifier_special(void **state) {
     const float gradients_known[ROWS][V] = {{0}, {0.5f, -0.5f, 0, 0}, {0.125f, 0.125f, -0.375f, 0.125f},
                                             {-0.25f, 0, 0.25f, 0}, {0.25f, -0.5f, 0.25f, 0}};
     Device device = cpu_device(1);
-    for (Number type = FP32; type < NUMBERS; type = (Number)(type + 1)) {
+    for (Dtype dtype = FP32; dtype < DTYPES; dtype = (Dtype)(dtype + 1)) {
         float losses[ROWS], stored[ROWS * Vp];
         for (size_t i = 0; i < ROWS * Vp; i++) {
-            element_put((Element)type, stored, i, i % Vp == V ? NAN : (double)logits[i / Vp][i % Vp]);
+            element_put((Element)dtype, stored, i, i % Vp == V ? NAN : (double)logits[i / Vp][i % Vp]);
         }
-        classifier(&device, type, losses, stored, targets, ROWS, V, Vp, 0.5f, true);
+        classifier(&device, dtype, losses, stored, targets, ROWS, V, Vp, 0.5f, true);
         for (size_t r = 0; r < ROWS; r++) {
             double tolerance = r < 5 ? 4 * U32 : 0, loss = (double)losses_known[r];
             if (isnan(loss)) assert_true(isnan(losses[r]));
             else assert_true((double)losses[r] == loss || fabs((double)losses[r] - loss) <= tolerance);
             for (size_t v = 0; v < V; v++) {
-                double d = (double)number_get(type, stored, r * Vp + v), known = (double)gradients_known[r][v];
-                assert_true(isnan(loss) ? v == 0 || isnan(d) : fabs(d - known) <= tolerance + (type == FP32 ? 0 : U16 / 4));
+                double d = (double)number_get(dtype, stored, r * Vp + v), known = (double)gradients_known[r][v];
+                const double more = dtype == FP32 ? 0 : U16 / 4;
+                assert_true(isnan(loss) ? v == 0 || isnan(d) : fabs(d - known) <= tolerance + more);
             }
-            assert_true(number_get(type, stored, r * Vp + V) == 0);
+            assert_true(number_get(dtype, stored, r * Vp + V) == 0);
         }
     }
 }
@@ -1346,15 +1348,15 @@ static void test_layernorm_recompute(void **state) {
     enum { ROWS = 3, C = 1030 };
     static float x[ROWS * C], w[C], b[C], y[2][ROWS * C], mean[ROWS], rstd[ROWS];
     Device device = cpu_device(1);
-    for (Number type = FP32; type < NUMBERS; type = (Number)(type + 1)) {
-        for (size_t i = 0; i < ROWS * C; i++) element_put((Element)type, x, i, random_uniform(1, 0, i) - 0.3);
+    for (Dtype dtype = FP32; dtype < DTYPES; dtype = (Dtype)(dtype + 1)) {
+        for (size_t i = 0; i < ROWS * C; i++) element_put((Element)dtype, x, i, random_uniform(1, 0, i) - 0.3);
         for (size_t c = 0; c < C; c++) {
-            element_put((Element)type, w, c, random_uniform(2, 0, c));
-            element_put((Element)type, b, c, random_uniform(3, 0, c));
+            element_put((Element)dtype, w, c, random_uniform(2, 0, c));
+            element_put((Element)dtype, b, c, random_uniform(3, 0, c));
         }
-        layernorm_forward(&device, type, y[0], mean, rstd, x, w, b, ROWS, C);
-        layernorm_recompute(&device, type, y[1], mean, rstd, x, w, b, ROWS, C);
-        assert_memory_equal(y[0], y[1], ROWS * C * number_size(type));
+        layernorm_forward(&device, dtype, y[0], mean, rstd, x, w, b, ROWS, C);
+        layernorm_recompute(&device, dtype, y[1], mean, rstd, x, w, b, ROWS, C);
+        assert_memory_equal(y[0], y[1], ROWS * C * number_size(dtype));
     }
 }
 
@@ -1442,19 +1444,20 @@ static void test_bf16_rounding(void **state) {
     double worst = 0;
     for (uint32_t sign = 0; sign <= 0x8000; sign += 0x8000) {
         for (uint32_t h = sign; h < sign + 0x8000; h++) {
-            uint16_t back = float_to_bf16(bf16_to_float((uint16_t)h));
+            uint16_t back = number_to_bf16(number_from_bf16((uint16_t)h));
             if (h - sign > 0x7f80) {
-                assert_true(isnan(bf16_to_float((uint16_t)h)) && back == (h | 0x40));
-                assert_int_equal(float_to_bf16(bits_float(h << 16 | 0x1234)), h | 0x40);
+                assert_true(isnan(number_from_bf16((uint16_t)h)) && back == (h | 0x40));
+                assert_int_equal(number_to_bf16(number_of_bits(h << 16 | 0x1234)), h | 0x40);
                 continue;
             }
             assert_int_equal(back, h);
             for (int i = 0; i < 5; i++) {
                 static const uint32_t LOW[5] = {1, 0x7fff, 0x8000, 0x8001, 0xffff};
-                uint16_t rounded = float_to_bf16(bits_float(h << 16 | LOW[i]));
-                if (h - sign == 0x7f80) assert_true(isnan(bf16_to_float(rounded)));
+                uint16_t rounded = number_to_bf16(number_of_bits(h << 16 | LOW[i]));
+                if (h - sign == 0x7f80) assert_true(isnan(number_from_bf16(rounded)));
                 else assert_int_equal(rounded, h + (i > 2 || (i == 2 && h & 1)));
-                double x = (double)bits_float(h << 16 | LOW[i]), error = fabs((double)bf16_to_float(rounded) / x - 1);
+                double x = (double)number_of_bits(h << 16 | LOW[i]);
+                double error = fabs((double)number_from_bf16(rounded) / x - 1);
                 if (h - sign >= 0x80 && h - sign < 0x7f7f) worst = fmax(worst, error);
             }
         }
@@ -1465,33 +1468,35 @@ static void test_bf16_rounding(void **state) {
 // Every number of fp16, and between neighbours: to the nearest, ties to even, infinity from 65520 on.
 static void test_fp16_rounding(void **state) {
     (void)state;
-    assert_true(fp16_to_float(0x3c00) == 1 && fp16_to_float(0x7bff) == 65504 && fp16_to_float(1) == 0x1p-24f);
-    assert_true(fp16_to_float(0x0400) == 0x1p-14f && fp16_to_float(0x7c00) == INFINITY && fp16_to_float(0x8001) < 0);
+    assert_true(number_from_fp16(0x3c00) == 1 && number_from_fp16(0x7bff) == 65504 && number_from_fp16(1) == 0x1p-24f);
+    assert_true(number_from_fp16(0x0400) == 0x1p-14f);
+    assert_true(number_from_fp16(0x7c00) == INFINITY);
+    assert_true(number_from_fp16(0x8001) < 0);
     for (uint32_t sign = 0; sign <= 0x8000; sign += 0x8000) {
         for (uint32_t h = sign; h < sign + 0x8000; h++) {
-            float x = fp16_to_float((uint16_t)h);
+            float x = number_from_fp16((uint16_t)h);
             if (h - sign > 0x7c00) {
-                assert_true(isnan(x) && isnan(fp16_to_float(float_to_fp16(x))));
+                assert_true(isnan(x) && isnan(number_from_fp16(number_to_fp16(x))));
                 continue;
             }
-            assert_int_equal(float_to_fp16(x), h);
+            assert_int_equal(number_to_fp16(x), h);
             if (h - sign >= 0x7bff) continue;
-            float next = fp16_to_float((uint16_t)(h + 1)), middle = (x + next) / 2;
+            float next = number_from_fp16((uint16_t)(h + 1)), middle = (x + next) / 2;
             assert_true(fabsf(x) < fabsf(next) && (h == sign || (x < 0) == (sign > 0)));
-            assert_int_equal(float_to_fp16(middle), h + (h & 1));
-            assert_int_equal(float_to_fp16(nextafterf(middle, x)), h);
-            assert_int_equal(float_to_fp16(nextafterf(middle, next)), h + 1);
+            assert_int_equal(number_to_fp16(middle), h + (h & 1));
+            assert_int_equal(number_to_fp16(nextafterf(middle, x)), h);
+            assert_int_equal(number_to_fp16(nextafterf(middle, next)), h + 1);
         }
         float one = sign ? -1.0f : 1.0f;
-        assert_int_equal(float_to_fp16(one * 65519.996f), sign | 0x7bff);
-        assert_int_equal(float_to_fp16(one * 65520.0f), sign | 0x7c00);
-        assert_int_equal(float_to_fp16(one * 1e30f), sign | 0x7c00);
-        assert_int_equal(float_to_fp16(one * INFINITY), sign | 0x7c00);
-        assert_int_equal(float_to_fp16(one * 1e-30f), sign);
+        assert_int_equal(number_to_fp16(one * 65519.996f), sign | 0x7bff);
+        assert_int_equal(number_to_fp16(one * 65520.0f), sign | 0x7c00);
+        assert_int_equal(number_to_fp16(one * 1e30f), sign | 0x7c00);
+        assert_int_equal(number_to_fp16(one * INFINITY), sign | 0x7c00);
+        assert_int_equal(number_to_fp16(one * 1e-30f), sign);
     }
 }
 
-// The one order of sums: lane i % LANES, one after the other, then halves; cutting a row at a multiple of LANES
+// The one order of sums: lane i % PARTIALS, one after the other, then halves; cutting a row at a multiple of PARTIALS
 // changes nothing.
 static void test_lanes(void **state) {
     (void)state;
@@ -1501,25 +1506,25 @@ static void test_lanes(void **state) {
         y[i] = (float)random_uniform(1, 1, i);
     }
     for (size_t n = 0; n <= 200; n++) {
-        float lanes[3][LANES] = {{0}}, wanted[3][LANES] = {{0}};
-        size_t cut = n / 2 / LANES * LANES;
+        float partials[3][PARTIALS] = {{0}}, wanted[3][PARTIALS] = {{0}};
+        size_t cut = n / 2 / PARTIALS * PARTIALS;
         for (size_t i = 0; i < n; i++) {
             float d = x[i] - 0.4f;
-            wanted[0][i % LANES] += x[i];
-            wanted[1][i % LANES] = fmaf(x[i], y[i], wanted[1][i % LANES]);
-            wanted[2][i % LANES] = fmaf(d, d, wanted[2][i % LANES]);
+            wanted[0][i % PARTIALS] += x[i];
+            wanted[1][i % PARTIALS] = fmaf(x[i], y[i], wanted[1][i % PARTIALS]);
+            wanted[2][i % PARTIALS] = fmaf(d, d, wanted[2][i % PARTIALS]);
         }
         for (int part = 0; part < 2; part++) {
             size_t at = part ? cut : 0, m = part ? n - cut : cut;
-            lanes_add(lanes[0], x + at, m);
-            lanes_add_products(lanes[1], x + at, y + at, m);
-            lanes_add_squared_differences(lanes[2], x + at, 0.4f, m);
+            partials_add(partials[0], x + at, m);
+            partials_add_products(partials[1], x + at, y + at, m);
+            partials_add_squared_differences(partials[2], x + at, 0.4f, m);
         }
-        assert_memory_equal(lanes, wanted, sizeof(lanes));
-        for (int width = LANES / 2; width > 0; width /= 2) {
+        assert_memory_equal(partials, wanted, sizeof(partials));
+        for (int width = PARTIALS / 2; width > 0; width /= 2) {
             for (int l = 0; l < width; l++) wanted[0][l] += wanted[0][l + width];
         }
-        assert_true(lanes_total(lanes[0]) == wanted[0][0]);
+        assert_true(partials_total(partials[0]) == wanted[0][0]);
     }
 }
 
@@ -1582,7 +1587,9 @@ static void test_normal(void **state) {
         assert_true(fabs(sum[p] / (2.0 * N) - moments[p]) <= 5 * sqrt(variances[p] / (2.0 * N)));
     }
     const double deviation = sqrt((double)N);
-    assert_true(fabs(product) <= 5 * deviation && fabs(neighbours) <= 5 * deviation && fabs(streams) <= 2.5 * deviation);
+    assert_true(fabs(product) <= 5 * deviation);
+    assert_true(fabs(neighbours) <= 5 * deviation);
+    assert_true(fabs(streams) <= 2.5 * deviation);
     assert_true(fabs(uniform / N - 0.5) <= 5 * sqrt(1 / 12.0 / N));
 }
 

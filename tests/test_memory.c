@@ -30,7 +30,7 @@ static Memory *planning_memory(void) {
     assert_non_null(memory);
     static Device device;
     device.kind = device.real = DEVICE_CPU;
-    memory_plan(memory, &device);
+    memory_open_plan(memory, &device);
     return memory;
 }
 
@@ -62,7 +62,7 @@ static void test_takes_are_counted(void **state) {
     assert_int_equal(forward->peak[TIER_HOST], 64);
     assert_int_equal(ledger_peak(&memory->ledger, TIER_DEVICE), 1344);
     assert_int_equal(ledger_peak_phase(&memory->ledger, TIER_DEVICE), PHASE_FORWARD);
-    assert_int_equal(slab_used(&memory->slabs[TIER_DEVICE]), 192);
+    assert_int_equal(memory_slab_used(&memory->slabs[TIER_DEVICE]), 192);
     // A later phase has a peak of its own, not the highest so far.
     memory_begin(memory, PHASE_UPDATE);
     memory_end(memory);
@@ -213,7 +213,8 @@ static void touch_beyond(void *argument) {
     batch_train(&m->batch, 0, 0);
     model_forward(m, m->config.B, m->config.T, true);
     Slab *slab = &m->memory->slabs[TIER_DEVICE];
-    memset(slab->base + slab->capacity - run_of(m)->plan.ledger.phases[PHASE_FORWARD].peak[TIER_DEVICE] + slab->kept - 8, 1, 8);
+    const size_t peak = run_of(m)->plan.ledger.phases[PHASE_FORWARD].peak[TIER_DEVICE];
+    memset(slab->base + slab->capacity - peak + slab->kept - 8, 1, 8);
     memory_end(m->memory);
 }
 

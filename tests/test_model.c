@@ -15,10 +15,10 @@ typedef struct {
 // A record's data; *n is its number of elements.
 static const void *golden_find(Golden *golden, const char *name, size_t *n) {
     for (size_t at = 0; at < golden->n_bytes;) {
-        int32_t length, type;
+        int32_t length, dtype;
         int64_t count;
         memcpy(&length, golden->bytes + at, 4);
-        memcpy(&type, golden->bytes + at + 4 + length, 4);
+        memcpy(&dtype, golden->bytes + at + 4 + length, 4);
         memcpy(&count, golden->bytes + at + 8 + length, 8);
         const char *data = golden->bytes + at + 16 + length;
         if (strlen(name) == (size_t)length && memcmp(golden->bytes + at + 4, name, (size_t)length) == 0) {
@@ -105,17 +105,17 @@ static void golden_logits(Trainer *m, Golden *golden, double tolerance) {
 // lands near the middle of two bf16 values may round the other way, by one spacing (2 units), and this spreads through
 // the later layers: 8 units for single passes. After 10 steps of Adam, which magnifies relative differences of small
 // gradients, 1e-4 (fp32), 64 units plus a part of lr x 10 steps (bf16).
-static void golden_test(const char *name, Number type, const char *attention) {
+static void golden_test(const char *name, Dtype dtype, const char *attention) {
     Golden golden;
     char path[256];
     size_t n;
-    snprintf(path, sizeof(path), "tests/golden/%s_%s.bin", name, number_name(type));
+    snprintf(path, sizeof(path), "tests/golden/%s_%s.bin", name, number_name(dtype));
     golden.bytes = read_file(path, &golden.n_bytes);
     golden.n_found = 0;
     const int32_t *c = (const int32_t *)golden_find(&golden, "config", &n);
     const float *hyper = (const float *)golden_find(&golden, "hyper", &n);
     Trainer *m = open_trainer("-e %dx%dx%d -b %d -t %d --max-length %d --vocab %d -i random -p %s --attention %s", c[3],
-                              c[4], c[5], c[0], c[1], c[2], c[6], number_name(type), attention);
+                              c[4], c[5], c[0], c[1], c[2], c[6], number_name(dtype), attention);
     start_trainer(m);
     float *values = open_block(m), *rounded = open_block(m);
     for (size_t block = 0; block < m->store.n_blocks; block++) {
@@ -130,8 +130,8 @@ static void golden_test(const char *name, Number type, const char *attention) {
     }
     close_block(m, values);
     close_block(m, rounded);
-    double unit = type == FP32 ? 0x1p-24 : 0x1p-9;
-    golden_logits(m, &golden, type == FP32 ? 64 * unit : 4 * unit);
+    double unit = dtype == FP32 ? 0x1p-24 : 0x1p-9;
+    golden_logits(m, &golden, dtype == FP32 ? 64 * unit : 4 * unit);
     const float *losses = (const float *)golden_find(&golden, "losses", &n);
     const float *norms = (const float *)golden_find(&golden, "norms", &n);
     size_t n_targets = 0;
@@ -140,16 +140,16 @@ static void golden_test(const char *name, Number type, const char *attention) {
     for (int step = 0; step < 10; step++) {
         golden_batch(m, &golden);
         train_micro_batch(m, 1.0f / (float)n_targets, true, true);
-        store_norm(&m->store, m->results + RESULT_NORM);
+        update_norm(&m->store, m->results + RESULT_NORM);
         train_results(m, 0);
         double loss = m->host_results[RESULT_LOSS] / (double)n_targets;
         if (step == 0) {
-            compare_home(m, &golden, "grad", HOME_GRADIENTS, type == FP32 ? 64 * unit : 8 * unit,
-                         type == FP32 ? 1e-8 : 1e-5);
+            compare_home(m, &golden, "grad", HOME_GRADIENTS, dtype == FP32 ? 64 * unit : 8 * unit,
+                         dtype == FP32 ? 1e-8 : 1e-5);
         }
         double norm = sqrt(m->host_results[RESULT_NORM]), clip = hyper[5];
-        double loss_tolerance = type == FP32 ? 1e-5 : step == 0 ? 1e-3 : 1e-2;
-        double norm_tolerance = type == FP32 ? 2e-5 : step == 0 ? 8 * unit : 5e-2;
+        double loss_tolerance = dtype == FP32 ? 1e-5 : step == 0 ? 1e-3 : 1e-2;
+        double norm_tolerance = dtype == FP32 ? 2e-5 : step == 0 ? 8 * unit : 5e-2;
         if (!(fabs(loss - losses[step]) <= loss_tolerance))
             fail_msg("step %d: loss %g, not %g", step, loss, losses[step]);
         if (!(fabs(norm / norms[step] - 1) <= norm_tolerance))
@@ -157,9 +157,9 @@ static void golden_test(const char *name, Number type, const char *attention) {
         AdamW update = adamw_step(hyper[3], hyper[4], step + 1, norm > clip ? (float)(clip / norm) : 1.0f, true);
         update.epsilon = hyper[2];
         assert_true(update.beta1 == hyper[0] && update.beta2 == hyper[1]);
-        store_update(&m->store, &update);
+        update_blocks(&m->store, &update);
     }
-    compare_home(m, &golden, "final", HOME_MASTER, type == FP32 ? 1e-4 : 16 * unit, type == FP32 ? 1e-6 : 1e-3);
+    compare_home(m, &golden, "final", HOME_MASTER, dtype == FP32 ? 1e-4 : 16 * unit, dtype == FP32 ? 1e-6 : 1e-3);
     close_trainer(m);
     while (golden.n_found > 0) free(golden.found[--golden.n_found]);
     free(golden.bytes);
@@ -214,11 +214,11 @@ static RunResult run_line(int steps, const char *format, ...) {
 static void test_recompute_same_bits(void **state) {
     (void)state;
     for (int model = 0; model < 2; model++) {
-        for (int type = FP32; type < NUMBERS; type++) {
+        for (int dtype = FP32; dtype < DTYPES; dtype++) {
             for (int variant = 0; variant < 4; variant++) {  // micro-batches; attention and head chunks
                 char base[512];
                 int T = model == 0 ? 64 : 111;
-                snprintf(base, sizeof(base), "%s -p %s -d %d %s", MODELS[model], number_name((Number)type),
+                snprintf(base, sizeof(base), "%s -p %s -d %d %s", MODELS[model], number_name((Dtype)dtype),
                          variant % 2 ? 3 * T : T, variant / 2 ? "--attention plain --head-chunks 5" : "");
                 RunResult plain = run_line(3, "%s -r 0", base);
                 size_t before = plain.peak;
@@ -254,9 +254,9 @@ static void assert_close_runs(const RunResult *a, const RunResult *b, int steps,
 static void test_reordered_sums_are_close(void **state) {
     (void)state;
     for (int model = 0; model < 2; model++) {
-        for (int type = FP32; type < NUMBERS; type++) {
-            const char *p = number_name((Number)type);
-            double loss = type == FP32 ? 1e-5 : 5e-3, norm = type == FP32 ? 2e-5 : 2e-2;
+        for (int dtype = FP32; dtype < DTYPES; dtype++) {
+            const char *p = number_name((Dtype)dtype);
+            double loss = dtype == FP32 ? 1e-5 : 5e-3, norm = dtype == FP32 ? 2e-5 : 2e-2;
             RunResult plain = run_line(3, "%s -p %s", MODELS[model], p);
             RunResult chunks = run_line(3, "%s -p %s --head-chunks 7", MODELS[model], p);
             RunResult attention = run_line(3, "%s -p %s --attention plain", MODELS[model], p);
@@ -276,15 +276,15 @@ static void test_reordered_sums_are_close(void **state) {
     assert_true(fabs(one.losses[0] - six.losses[0]) < 1e-6);
 }
 
-// Micro-batches of many rows: a library that multiplies may want another scratchpad for a product that is added than for
-// one that replaces (oneDNN's from 513 rows on), and the second micro-batch must take what the first took. run_steps()
-// holds every phase against the plan. Losses as above: the same sequences in one batch.
+// Micro-batches of many rows: a library that multiplies may want another scratchpad for a product that is added than
+// for one that replaces (oneDNN's from 513 rows on), and the second micro-batch must take what the first took.
+// run_steps() holds every phase against the plan. Losses as above: the same sequences in one batch.
 static void test_accumulation_over_many_rows(void **state) {
     (void)state;
     const char *base = "-e 1x128x2 --vocab 257 -t 128";
-    for (int type = FP32; type < NUMBERS; type++) {
-        const char *p = number_name((Number)type);
-        const double loss = type == FP32 ? 1e-5 : 5e-3, norm = type == FP32 ? 2e-5 : 2e-2;
+    for (int dtype = FP32; dtype < DTYPES; dtype++) {
+        const char *p = number_name((Dtype)dtype);
+        const double loss = dtype == FP32 ? 1e-5 : 5e-3, norm = dtype == FP32 ? 2e-5 : 2e-2;
         RunResult whole = run_line(3, "%s -p %s -b 20", base, p);
         RunResult halves = run_line(3, "%s -p %s -b 10 -d 2560", base, p);
         RunResult quarters = run_line(3, "%s -p %s -b 5 -d 2560", base, p);
@@ -380,13 +380,13 @@ static void test_plan_is_run_over_the_flag_grid(void **state) {
     int n = 0;
     make_directory(directory);
     for (int i = 0; i < 4 * 2 * 2 * 3 * 2 * 3; i++) {
-        int level = i % 4, type = i / 4 % 2, plain = i / 8 % 2, chunks = i / 16 % 3, accumulate = i / 48 % 2;
+        int level = i % 4, dtype = i / 4 % 2, plain = i / 8 % 2, chunks = i / 16 % 3, accumulate = i / 48 % 2;
         int layers = i / 96 % 3 - 1;
         if (i % 5 != 0 && i % 7 != 0) continue;  // a third of the grid: every pair of values occurs
         Trainer *m = open_trainer(
             "-e 2x32x2 --vocab 67 -t 24 -b 3 -i random -g 20 -m 2 -o %s -r %d -p %s --attention %s "
             "--head-chunks %d -d %d --recompute-layers %d",
-            directory, level, number_name((Number)type), plain ? "plain" : "fused", 1 + 2 * chunks,
+            directory, level, number_name((Dtype)dtype), plain ? "plain" : "fused", 1 + 2 * chunks,
             accumulate ? 144 : 72, layers);
         start_trainer(m);
         run_steps(m, 1);
@@ -407,10 +407,10 @@ static void test_plan_is_run_over_the_flag_grid(void **state) {
 static void test_memory_formulas(void **state) {
     (void)state;
     for (int i = 0; i < 4 * 2; i++) {
-        int level = i % 4, type = i / 4;
-        size_t B = 3, T = 40, C = 48, L = 5, NH = 3, Vp = 128, size = type == BF16 ? 2 : 4, n = B * T;
+        int level = i % 4, dtype = i / 4;
+        size_t B = 3, T = 40, C = 48, L = 5, NH = 3, Vp = 128, size = dtype == BF16 ? 2 : 4, n = B * T;
         Trainer *m = open_trainer("-e 5x48x3 --vocab 100 -t 40 -b 3 -i random -r %d -p %s -g 0 -v 0", level,
-                                  number_name((Number)type));
+                                  number_name((Dtype)dtype));
         const size_t units[4] = {16, 12, 10, 1};
         size_t statistics = level < 3 ? n * 4 * 4 + n * NH * 4 : 0;
         size_t expected = n * C * size + L * (units[level] * n * C * size + statistics);
@@ -422,7 +422,7 @@ static void test_memory_formulas(void **state) {
         size_t elements = padded_elements(&m->config.shape, 1);
         assert_int_equal(elements % NORM_CHUNK, 0);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_WEIGHTS], elements * size);
-        assert_int_equal(head->kinds[TIER_DEVICE][KIND_MASTER], type == BF16 ? elements * 4 : 0);
+        assert_int_equal(head->kinds[TIER_DEVICE][KIND_MASTER], dtype == BF16 ? elements * 4 : 0);
         size_t sums = round_up(elements / NORM_CHUNK * sizeof(double), MEMORY_ALIGN);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_GRADIENTS], elements * 4 + sums);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_MOMENTS], elements * 8);

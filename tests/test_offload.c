@@ -80,7 +80,7 @@ static void check_phase(const Ledger *ledger, Phase phase, Bytes bytes) {
 // A ledger, planned or measured, against the formulas. saves: the plan has that phase.
 static void check_formulas(const Trainer *m, const Ledger *ledger, bool saves) {
     Bytes bytes;
-    const size_t size = m->config.type == FP32 ? 4 : 2;
+    const size_t size = m->config.dtype == FP32 ? 4 : 2;
     const Sizes x = model_sizes(&m->config.shape, (size_t)m->ranks->size);
     formula_kept(bytes, &x, size, &m->config.place);
     check_phase(ledger, PHASE_FORWARD, bytes);
@@ -124,10 +124,10 @@ enum { N_HOMES_OF = sizeof(HOMES_OF) / sizeof(HOMES_OF[0]) };
 static void check_plans(void *unused) {
     (void)unused;
     for (int i = 0; i < 4 * 4 * 2 * N_HOMES_OF; i++) {
-        const int N = 1 << i % 4, stage = i / 4 % 4, type = i / 16 % 2, place = i / 32;
+        const int N = 1 << i % 4, stage = i / 4 % 4, dtype = i / 16 % 2, place = i / 32;
         if ((N == 1 && stage > 0) || (N == 2 && place > 2)) continue;
         Trainer *m = open_rank("-e d12 --vocab 50257 -t 256 -b 1 -i random -g 0 -v 0 -o . --plan --ranks %d -p %s "
-                               "-z %d %s", N, type ? "bf16" : "fp32", stage, HOMES_OF[place]);
+                               "-z %d %s", N, dtype ? "bf16" : "fp32", stage, HOMES_OF[place]);
         CHECK(layout_parameters(&m->config.shape) == 124439808 - 768 * 768);  // 256 positions instead of 1,024
         check_formulas(m, &run_of(m)->plan.ledger, true);
         close_trainer(m);
@@ -143,11 +143,11 @@ static void test_bytes_of_124m_follow_the_formulas(void **state) {
 static void ranks_formulas(const char *directory) {
     const int N = n_ranks();
     for (int i = 0; i < 4 * 2 * N_HOMES_OF; i++) {
-        const int stage = i % 4, type = i / 4 % 2, place = i / 8;
+        const int stage = i % 4, dtype = i / 4 % 2, place = i / 8;
         const size_t A = (i + place) % 3 == 0 ? 3 : 1;
         if (N == 1 && stage > 0) continue;
         Trainer *m = open_rank("-e %s --vocab 67 -t 16 -b 1 -d %zu -i random -g 0 -v 0 -o %s -p %s -z %d %s",
-                               i % 3 ? "5x48x3" : "1x51x3", A * 16 * (size_t)N, directory, type ? "bf16" : "fp32",
+                               i % 3 ? "5x48x3" : "1x51x3", A * 16 * (size_t)N, directory, dtype ? "bf16" : "fp32",
                                stage, HOMES_OF[place]);
         start_trainer(m);
         StepRow row;
@@ -156,7 +156,7 @@ static void ranks_formulas(const char *directory) {
             memset(&row, 0, sizeof(row));
             train_step(m, &row);
             CHECK(!row.skipped && isfinite(row.train_loss));
-            CHECK(row.sent_bytes == formula_sent(&x, type ? 2 : 4, stage, A, true));
+            CHECK(row.sent_bytes == formula_sent(&x, dtype ? 2 : 4, stage, A, true));
             CHECK(row.sent_bytes >= config_least_sent(&m->config, N));
         }
         save(m);
@@ -303,12 +303,12 @@ static void check_large(const char *directory) {
                                         "-z 2 --offload optimizer=host,gradients=disk --update device",
                                         "-z 2 --offload optimizer=disk,gradients=host,weights=host",
                                         "-z 3 --offload gradients=host,weights=disk", "-z 3"};
-    for (int type = 0; type < 2; type++) {
+    for (int dtype = 0; dtype < 2; dtype++) {
         RunResult first;
         for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
             char line[256];
-            if (type == 1 && i % 3 == 2) continue;
-            snprintf(line, sizeof(line), "-p %s %s", type ? "bf16" : "fp32", flags[i]);
+            if (dtype == 1 && i % 3 == 2) continue;
+            snprintf(line, sizeof(line), "-p %s %s", dtype ? "bf16" : "fp32", flags[i]);
             RunResult run = large_run(directory, line);
             if (i == 0) first = run;
             run.peak = first.peak;
@@ -363,9 +363,9 @@ static Shared shared_rest(Trainer *m) {
 }
 
 static void ranks_save(const char *directory) {
-    for (int type = 0; type < 2; type++) {
-        Trainer *m = open_rank(SHARED_RUN " -p %s -o %s/saved_%d_%d %s", type ? "bf16" : "fp32", directory,
-                               n_ranks(), type, SAVERS[n_ranks()]);
+    for (int dtype = 0; dtype < 2; dtype++) {
+        Trainer *m = open_rank(SHARED_RUN " -p %s -o %s/saved_%d_%d %s", dtype ? "bf16" : "fp32", directory,
+                               n_ranks(), dtype, SAVERS[n_ranks()]);
         log_make_directory(run_of(m)->job.options.output);
         start_trainer(m);
         run_steps(m, 2);
@@ -389,11 +389,11 @@ static void check_same_file(const char *a, const char *b) {
 // as gradients of a few weights are small differences.
 static void check_close(double x, double y, double tolerance) { CHECK(fabs(x - y) <= tolerance * fabs(y)); }
 
-static void load_one(const char *directory, int N, int type, int which) {
+static void load_one(const char *directory, int N, int dtype, int which) {
     const bool root = error_launched(true) == 0, same = N == n_ranks() && which == 0;
-    const double tolerance = type ? 0x1p-8 : 1e-5;
-    Trainer *m = open_rank(SHARED_RUN " -y 1 -p %s -o %s/saved_%d_%d --swap-dir %s %s", type ? "bf16" : "fp32",
-                           directory, N, type, directory, LOADERS[n_ranks()][which]);
+    const double tolerance = dtype ? 0x1p-8 : 1e-5;
+    Trainer *m = open_rank(SHARED_RUN " -y 1 -p %s -o %s/saved_%d_%d --swap-dir %s %s", dtype ? "bf16" : "fp32",
+                           directory, N, dtype, directory, LOADERS[n_ranks()][which]);
     CHECK(m->config.resume && m->step == 2 && m->updates == 2);
     const char *saved = in_directory(run_of(m)->job.options.output, "checkpoint_00000002.bin");
     Shared expected;

@@ -136,7 +136,7 @@ static void test_scratchpad_sizes(void **state) {
     (void)state;
     skip_without_library();
     static const char *const ATTRIBUTES[] = {
-        "M ", "N ", "K ", "\ntype ", "c_type ", "a_transposed ", "b_transposed ", "bias ", "sum ", "threads "};
+        "M ", "N ", "K ", "\ntype ", "c_dtype ", "a_transposed ", "b_transposed ", "bias ", "sum ", "threads "};
     char *first = NULL;
     for (int seed = 1; seed <= 3; seed++) {
         char *output = run_command(0, STANDIN " ONEDNN_STANDIN_SEED=%d build/onednn/plants sizes", seed);
@@ -212,7 +212,7 @@ static void test_trainer_takes_the_path(void **state) {
     (void)state;
     skip_without_library();
     static const struct {
-        const char *isa, *type;
+        const char *isa, *dtype;
         bool fp32, bf16;
     } RUNS[] = {{"avx2", "fp32", false, false},   {"avx2", "bf16", false, false}, {"avx512", "fp32", true, false},
                 {"avx512", "bf16", false, false}, {"bf16", "fp32", true, false},  {"bf16", "bf16", false, true},
@@ -221,7 +221,7 @@ static void test_trainer_takes_the_path(void **state) {
     make_directory(directory);
     for (size_t i = 0; i < sizeof(RUNS) / sizeof(RUNS[0]); i++) {
         snprintf(environment, sizeof(environment), "ONEDNN_STANDIN_ISA=%s", RUNS[i].isa);
-        snprintf(arguments, sizeof(arguments), "-p %s", RUNS[i].type);
+        snprintf(arguments, sizeof(arguments), "-p %s", RUNS[i].dtype);
         char *report = run_trainer(directory, environment, arguments);
         const bool any = RUNS[i].fp32 || RUNS[i].bf16;
         assert_int_equal(number_after(report, "primitives ") > 0, any);
@@ -232,7 +232,7 @@ static void test_trainer_takes_the_path(void **state) {
         assert_int_equal(number_after(report, "short "), 0);
         free(report);
         // Three micro-batches in two steps: the gradients of 9 products of the second and the third are added.
-        snprintf(arguments, sizeof(arguments), "-p %s -d 192", RUNS[i].type);
+        snprintf(arguments, sizeof(arguments), "-p %s -d 192", RUNS[i].dtype);
         report = run_trainer(directory, environment, arguments);
         assert_int_equal(number_after(report, "sum ") >= 36, any);
         assert_int_equal(number_after(report, "short "), 0);
@@ -288,7 +288,8 @@ static void test_trainer_allocates_nothing(void **state) {
 }
 
 int main(void) {
-    static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS",
+    static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC",
+                                            "OMP_MAX_ACTIVE_LEVELS",
                                             "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_STANDIN_ISA",
                                             "ONEDNN_STANDIN_SEED", "ONEDNN_STANDIN_STRICT", "ONEDNN_STANDIN_LEAKS"};
     for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) unsetenv(variables[i]);

@@ -381,12 +381,12 @@ static void test_prompt_is_printed(void **state) {
     free(output);
 }
 
-// Loops over single numbers vectorise only where the number's function is no call: none of those that dev/ marks SHARED
-// is a symbol of the program. (GCC stops inlining when a program has grown enough, and exponentials became six times as
-// slow.)
+// Loops over single numbers vectorise only where the number's function is no call: none of those that dev/ marks
+// HOST_DEVICE is a symbol of the program. (GCC stops inlining when a program has grown enough, and exponentials became
+// six times as slow.)
 static void test_scalar_functions_are_inlined(void **state) {
     (void)state;
-    char *names = run_command(0, "sed -n 's/^SHARED [^(]*[ *]\\([a-z0-9_]*\\)(.*/\\1/p' dev/*.h dev/kernels/*.h | "
+    char *names = run_command(0, "sed -n 's/^HOST_DEVICE [^(]*[ *]\\([a-z0-9_]*\\)(.*/\\1/p' dev/*.h dev/kernels/*.h | "
                                  "sort -u");
     assert_says(names, "number_exp\n");
     assert_says(names, "gelu_scalar\n");

@@ -1,5 +1,6 @@
 // test_ranks.c - the oracle grid: whatever the stage of ZeRO, the homes, the level of recomputation, the place of the
-// update and the order of the queues, the same ranks give the same bits: loss, norm and state after each of three steps.
+// update and the order of the queues, the same ranks give the same bits: loss, norm and state after each of three
+// steps.
 //
 // Started by `make test`, the program starts itself again with 1, 2, 3 and 4 ranks; each of these runs a selection in
 // which every pair of values of two factors occurs (TEST_ALL=1: everything; on the emulator, more). What a run is
@@ -13,7 +14,7 @@
 enum { STEPS = 3 };
 
 // The factors, and how many values each has.
-enum { MODEL, TYPE, STAGE, OPTIMIZER, GRADIENTS, WEIGHTS, ACTIVATIONS, LEVEL, MICRO, CLIP, UPDATE, ORDER, FACTORS };
+enum { MODEL, DTYPE, STAGE, OPTIMIZER, GRADIENTS, WEIGHTS, ACTIVATIONS, LEVEL, MICRO, CLIP, UPDATE, ORDER, FACTORS };
 static const int VALUES[FACTORS] = {2, 3, 4, 3, 3, 3, 3, 4, 2, 2, 2, 4};
 
 typedef struct {
@@ -42,7 +43,7 @@ static void row_line(const Row *row, int n_ranks, char *line, size_t size) {
     const int *f = row->f;
     static const char *const kinds[] = {"optimizer", "gradients", "weights", "activations"};
     int n = snprintf(line, size, "%s -p %s -z %d -r %d -d %zu --clip %s --swap-dir %s", MODELS[f[MODEL]],
-                     number_name((Number)f[TYPE]), f[STAGE], f[LEVEL],
+                     number_name((Dtype)f[DTYPE]), f[STAGE], f[LEVEL],
                      TOKENS[f[MODEL]] * (size_t)n_ranks * (f[MICRO] ? 3 : 1), f[CLIP] ? "0.25" : "1e9", SWAP);
     bool any = false;
     for (int i = 0; i < 4; i++) {
@@ -191,7 +192,7 @@ typedef struct {
 static Row reference_row(const Row *row) {
     Row r;
     memset(&r, 0, sizeof(r));
-    const int same[] = {MODEL, TYPE, MICRO, CLIP};
+    const int same[] = {MODEL, DTYPE, MICRO, CLIP};
     for (int i = 0; i < 4; i++) r.f[same[i]] = row->f[same[i]];
     r.f[STAGE] = row->f[MICRO] && row->f[STAGE] >= 2 ? 2 : 0;
     return r;
@@ -222,18 +223,18 @@ static void compare(const Result *a, const Result *b, const char *line) {
 
 // One rank with N times the sequences sees the same tokens; sums over ranks are in another order.
 static void compare_with_one_rank(const Ranks *ranks) {
-    for (int type = FP32; type <= BF16; type++) {
+    for (int dtype = FP32; dtype <= BF16; dtype++) {
         char line[1024];
         Row row;
         memset(&row, 0, sizeof(row));
-        row.f[TYPE] = type;
+        row.f[DTYPE] = dtype;
         row.f[STAGE] = ranks->size > 1 ? 3 : 0;
         Result several = run_row(&row, ranks->size, 0, line, sizeof(line)), one;
         memset(&one, 0, sizeof(one));
         if (ranks->rank > 0) continue;
         unsetenv("OMPI_COMM_WORLD_SIZE");  // for a moment, this process is alone
         Trainer *m = open_trainer("-i random -g 0 -v 0 -l 0.01 -u 0 %s -p %s -d %zu --clip 1e9", MODELS[0],
-                         number_name((Number)type), TOKENS[0] * (size_t)ranks->size);
+                         number_name((Dtype)dtype), TOKENS[0] * (size_t)ranks->size);
         char size[16];
         snprintf(size, sizeof(size), "%d", ranks->size);
         setenv("OMPI_COMM_WORLD_SIZE", size, 1);
@@ -245,7 +246,7 @@ static void compare_with_one_rank(const Ranks *ranks) {
             one.norms[i] = step.norm;
         }
         close_trainer(m);
-        const double loss = type == FP32 ? 1e-5 : 5e-3, norm = type == FP32 ? 2e-5 : 2e-2;
+        const double loss = dtype == FP32 ? 1e-5 : 5e-3, norm = dtype == FP32 ? 2e-5 : 2e-2;
         for (int i = 0; i < STEPS; i++) {
             if (fabs(one.losses[i] - several.losses[i]) <= loss && fabs(one.norms[i] / several.norms[i] - 1) <= norm) {
                 continue;

@@ -198,13 +198,13 @@ static void test_smaller_teams_give_right_numbers(void **state) {
     static const char *const types[] = {"fp32", "bf16"};
     const char *flags = "-e 1x128x2 --vocab 257 -t 128 -b 5 -d 1280 -i random -v 0 -g 0 -x 3";
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
-        const char *type = types[i % 2];
+        const char *dtype = types[i % 2];
         int team, right_team;
-        char *numbers = numbers_of(&team, CLEAN " %s ./train_gpt %s -p %s", cases[i / 2].environment, flags, type);
-        char *right = numbers_of(&right_team, CLEAN " %s ./train_gpt %s -p %s", cases[i / 2].same_as, flags, type);
+        char *numbers = numbers_of(&team, CLEAN " %s ./train_gpt %s -p %s", cases[i / 2].environment, flags, dtype);
+        char *right = numbers_of(&right_team, CLEAN " %s ./train_gpt %s -p %s", cases[i / 2].same_as, flags, dtype);
         assert_int_equal(team, right_team);
         if (strcmp(numbers, right) != 0) {
-            fail_msg("%s, %s:\n%snot as with %s:\n%s", cases[i / 2].environment, type, numbers, cases[i / 2].same_as,
+            fail_msg("%s, %s:\n%snot as with %s:\n%s", cases[i / 2].environment, dtype, numbers, cases[i / 2].same_as,
                      right);
         }
         free(numbers);
@@ -242,7 +242,8 @@ static void test_the_banner_says_how_many_threads_and_why(void **state) {
 static void test_the_second_start(void **state) {
     (void)state;
     need_openmp();
-    char *output = run_command(0, "sh -c './train_gpt " TINY " -x 1000000 >/dev/null & p=$!; sleep 1; cat /proc/$p/comm; "
+    char *output = run_command(0, "sh -c './train_gpt " TINY " -x 1000000 >/dev/null & p=$!; sleep 1; "
+                                  "cat /proc/$p/comm; "
                                   "tr \"\\0\" \"\\n\" </proc/$p/environ | grep -c -e ^TRAIN_GPT_STARTED_AGAIN "
                                   "-e ^" THREADS_WAIT_NAME "=" THREADS_WAIT_VALUE "; kill -9 $p'");
     assert_string_equal(output, "train_gpt\n2\n");
@@ -358,7 +359,8 @@ static void test_threads_that_cant_be_had(void **state) {
     need_openmp();
     const char *shim = "LD_PRELOAD=build/interpose.so";
     char command[1024];
-    expect_no_threads("2 threads can't be had: libgomp: ", "OMP_NUM_THREADS=2 OMP_STACKSIZE=1000000G ./train_gpt " TINY);
+    expect_no_threads("2 threads can't be had: libgomp: ",
+                      "OMP_NUM_THREADS=2 OMP_STACKSIZE=1000000G ./train_gpt " TINY);
     expect_no_threads("OMP_STACKSIZE=16k", "OMP_NUM_THREADS=2 OMP_STACKSIZE=16k ./train_gpt " TINY);
     expect_no_threads("stack is too small", "OMP_NUM_THREADS=2 OMP_STACKSIZE=100000B ./train_gpt " TINY);
     expect_no_threads("stack is too small", "sh -c 'ulimit -s 100; OMP_NUM_THREADS=1 exec ./train_gpt " TINY "'");

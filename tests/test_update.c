@@ -34,11 +34,11 @@ static void test_sets_are_used_again(void **state) {
     };
     static const char *const types[] = {"fp32", "bf16"};
     char flags[256];
-    for (int type = 0; type < 2; type++) {
-        snprintf(flags, sizeof(flags), "-p %s", types[type]);
+    for (int dtype = 0; dtype < 2; dtype++) {
+        snprintf(flags, sizeof(flags), "-p %s", types[dtype]);
         const RunResult resident = run_with(flags, QUEUE_THREADS, 0);
         for (size_t i = 0; i < sizeof(homes) / sizeof(homes[0]); i++) {
-            snprintf(flags, sizeof(flags), "-p %s %s", types[type], homes[i]);
+            snprintf(flags, sizeof(flags), "-p %s %s", types[dtype], homes[i]);
             expect_same(&resident, flags, QUEUE_THREADS, 0);
             expect_same(&resident, flags, QUEUE_EAGER, 0);
             expect_same(&resident, flags, QUEUE_LAZY, 0);

@@ -146,7 +146,7 @@ static const Overflow OVERFLOWS[] = {{10, 22.02, 0}, {15, 21.85, 1}, {14, 21.84,
 
 // The weights that the products read, paddings included.
 static inline uint64_t weights_hash(Trainer *m) {
-    const size_t n_bytes = m->store.n_elements * number_size(m->config.type);
+    const size_t n_bytes = m->store.n_elements * number_size(m->config.dtype);
     void *copy = malloc(n_bytes);
     device_download(m->device, copy, store_at(&m->store, HOME_WEIGHTS, 0, 0), n_bytes);
     uint64_t hash = file_hash(0, copy, n_bytes);
@@ -157,7 +157,7 @@ static inline uint64_t weights_hash(Trainer *m) {
 static inline bool micro_batch_overflows(Trainer *m, size_t micro_batch) {
     batch_train(&m->batch, m->step, micro_batch);
     train_micro_batch(m, (float)(m->loss_scale / (double)batch_step_targets(&m->batch, m->step)), true, true);
-    store_norm(&m->store, m->results + RESULT_NORM);
+    update_norm(&m->store, m->results + RESULT_NORM);
     train_results(m, 0);
     return !isfinite(m->host_results[RESULT_NORM]);
 }

@@ -7,10 +7,10 @@
 #include "vector.cuh"
 
 // 4 elements a thread (N): 16 bytes of everything that is fp32, 8 of weights in 16 bits.
-template <Number TYPE, int N>
+template <Dtype DTYPE, int N>
 __global__ static void adamw_kernel(AdamW a, void *weights, float *master, float *m, float *v, const float *gradients,
                                     size_t n_elements, size_t n_decay) {
-    float *w = TYPE == FP32 ? (float *)weights : master;
+    float *w = DTYPE == FP32 ? (float *)weights : master;
     vector_walk<N>(n_elements, [=](auto width, size_t at) {
         constexpr int W = decltype(width)::value;
         Vector<FP32, W> x, g, new_m, new_v;
@@ -26,8 +26,8 @@ __global__ static void adamw_kernel(AdamW a, void *weights, float *master, float
         x.store(w, at);
         new_m.store(m, at);
         new_v.store(v, at);
-        if constexpr (TYPE != FP32) {
-            Vector<TYPE, W> rounded;
+        if constexpr (DTYPE != FP32) {
+            Vector<DTYPE, W> rounded;
 #pragma unroll
             for (int i = 0; i < W; i++) rounded.x[i] = x.x[i];
             rounded.store(weights, at);
@@ -35,15 +35,15 @@ __global__ static void adamw_kernel(AdamW a, void *weights, float *master, float
     });
 }
 
-template <Number TYPE> static inline auto adamw_form(bool wide) {
-    return wide ? adamw_kernel<TYPE, 4> : adamw_kernel<TYPE, 1>;
+template <Dtype DTYPE> static inline auto adamw_form(bool wide) {
+    return wide ? adamw_kernel<DTYPE, 4> : adamw_kernel<DTYPE, 1>;
 }
 
-static inline void adamw_cuda(Device *device, const AdamW *step, Number type, void *weights, float *master, float *m,
+static inline void adamw_cuda(Device *device, const AdamW *step, Dtype dtype, void *weights, float *master, float *m,
                               float *v, const float *gradients, size_t n_elements, size_t n_decay) {
     if (!step->apply) return;
     const bool wide = vector_is_wide(0, weights, master, m, v) && (uintptr_t)gradients % 16 == 0;
-    auto run = VECTOR_FORM(type, adamw_form, wide);
+    auto run = VECTOR_FORM(dtype, adamw_form, wide);
     CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, *step, weights, master, m, v,
              gradients, n_elements, n_decay);
 }

@@ -37,9 +37,9 @@ static inline AdamW adamw_step(float lr, float decay, int64_t t, float gradient_
     return a;
 }
 
-SHARED float adamw_flush(float x) { return fabsf(x) < FLT_MIN ? 0.0f : x; }
+HOST_DEVICE float adamw_flush(float x) { return fabsf(x) < FLT_MIN ? 0.0f : x; }
 
-SHARED float adamw_scalar(const AdamW *a, float w, float g, float *m, float *v, float decay) {
+HOST_DEVICE float adamw_scalar(const AdamW *a, float w, float g, float *m, float *v, float decay) {
     g *= a->gradient_scale;
     float new_m = adamw_flush(fmaf(a->beta1, *m, (1.0f - a->beta1) * g));
     float new_v = adamw_flush(fmaf(a->beta2, *v, (1.0f - a->beta2) * g * g));
@@ -50,19 +50,19 @@ SHARED float adamw_scalar(const AdamW *a, float w, float g, float *m, float *v, 
     return fmaf(-a->lr, fmaf(decay, w, update), w);
 }
 
-static inline void adamw_cpu(const AdamW *step, Number type, void *weights, float *master, float *m, float *v,
+static inline void adamw_cpu(const AdamW *step, Dtype dtype, void *weights, float *master, float *m, float *v,
                              const float *gradients, size_t n_elements, size_t n_decay) {
     if (!step->apply) return;
 #pragma omp parallel for schedule(static)
     for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
         const AdamW a = *step;
         size_t i0 = (size_t)at, n = size_min(n_elements - i0, NUMBER_BLOCK);
-        float *w = type == FP32 ? (float *)weights + i0 : master + i0;
+        float *w = dtype == FP32 ? (float *)weights + i0 : master + i0;
         const float *g = gradients + i0;
         size_t split = n_decay > i0 ? size_min(n_decay - i0, n) : 0;
         for (size_t i = 0; i < split; i++) w[i] = adamw_scalar(&a, w[i], g[i], &m[i0 + i], &v[i0 + i], a.decay);
         for (size_t i = split; i < n; i++) w[i] = adamw_scalar(&a, w[i], g[i], &m[i0 + i], &v[i0 + i], 0.0f);
-        if (type != FP32) number_store(type, weights, i0, n, w);
+        if (dtype != FP32) number_store(dtype, weights, i0, n, w);
     }
 }
 
@@ -70,14 +70,16 @@ static inline void adamw_cpu(const AdamW *step, Number type, void *weights, floa
 #include "adamw.cuh"
 #endif
 
-static inline void adamw(Device *device, const AdamW *step, Number type, void *weights, float *master, float *m,
+static inline void adamw(Device *device, const AdamW *step, Dtype dtype, void *weights, float *master, float *m,
                          float *v, const float *gradients, size_t n_elements, size_t n_decay) {
     double n = (double)n_elements;
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 15 * n, 28 * n + (type == FP32 ? 0 : n * (double)number_size(type))); return;
-    case DEVICE_CPU: adamw_cpu(step, type, weights, master, m, v, gradients, n_elements, n_decay); return;
+    case DEVICE_PLAN:
+        device_count(device, 15 * n, 28 * n + (dtype == FP32 ? 0 : n * (double)number_size(dtype)));
+        return;
+    case DEVICE_CPU: adamw_cpu(step, dtype, weights, master, m, v, gradients, n_elements, n_decay); return;
     case DEVICE_CUDA:
-        CUDA_ONLY(adamw_cuda(device, step, type, weights, master, m, v, gradients, n_elements, n_decay));
+        CUDA_ONLY(adamw_cuda(device, step, dtype, weights, master, m, v, gradients, n_elements, n_decay));
         return;
     }
 }

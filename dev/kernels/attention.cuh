@@ -4,8 +4,8 @@
 //
 // A block takes ATTENTION_WARPS neighbouring rows of one head and walks over tiles of WARP rows of the other side,
 // which it shares: a lane first stands for a row of the tile (dot products over channels), then for channels (sums over
-// the tile's rows). The forward walks over the keys twice; the backward has a kernel for D, then one for dq, and one for
-// dk and dv. Every sum has one order, without atomics: tiles, their rows and channels are added in ascending order,
+// the tile's rows). The forward walks over the keys twice; the backward has a kernel for D, then one for dq, and one
+// for dk and dv. Every sum has one order, without atomics: tiles, their rows and channels are added in ascending order,
 // lanes in warp_sum()'s.
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH
@@ -26,7 +26,7 @@ __device__ static inline void attention_load_tile(const AttentionShape &s, float
     for (size_t i = threadIdx.x; i < WARP * s.HS; i += ATTENTION_WARPS * WARP) {
         size_t row = i / s.HS, c = i % s.HS;
         float x = 0.0f;
-        if (t0 + row < s.T) x = number_get(s.type, base, attention_at(s, width, part, head, t0 + row) + c);
+        if (t0 + row < s.T) x = number_get(s.dtype, base, attention_at(s, width, part, head, t0 + row) + c);
         tile[row][c] = x;
     }
 }
@@ -36,7 +36,7 @@ __device__ static inline void attention_load_row(const AttentionShape &s, float 
                                                  size_t part, size_t head, size_t t) {
     for (int i = 0; i < ATTENTION_PARTS; i++) {
         size_t c = threadIdx.x % WARP + (size_t)i * WARP;
-        row[i] = c < s.HS && t < s.T ? number_get(s.type, base, attention_at(s, width, part, head, t) + c) : 0.0f;
+        row[i] = c < s.HS && t < s.T ? number_get(s.dtype, base, attention_at(s, width, part, head, t) + c) : 0.0f;
     }
 }
 
@@ -44,7 +44,7 @@ __device__ static inline void attention_store_row(const AttentionShape &s, void 
                                                   size_t head, size_t t, const float *row) {
     for (int i = 0; i < ATTENTION_PARTS; i++) {
         size_t c = threadIdx.x % WARP + (size_t)i * WARP;
-        if (c < s.HS) number_put(s.type, base, attention_at(s, width, part, head, t) + c, row[i]);
+        if (c < s.HS) number_put(s.dtype, base, attention_at(s, width, part, head, t) + c, row[i]);
     }
 }
 
@@ -76,7 +76,7 @@ __device__ static inline void attention_add_rows(const AttentionShape &s, float 
 __device__ static inline float attention_probability(const AttentionShape &s, const void *saved, size_t head, size_t t,
                                                      size_t k, float score) {
     if (k > t || t >= s.T) return 0.0f;
-    if (s.kind == ATTENTION_PLAIN) return number_get(s.type, saved, (head * s.T + t) * s.T + k);
+    if (s.kind == ATTENTION_PLAIN) return number_get(s.dtype, saved, (head * s.T + t) * s.T + k);
     return number_exp(fmaf(score, s.scale, -((const float *)saved)[head * s.T + t]));
 }
 
@@ -107,8 +107,8 @@ __global__ static void attention_forward_kernel(AttentionShape s, void *out, voi
         float p = k0 + lane > t ? 0.0f : number_exp(fmaf(score, s.scale, -lse));
         if (s.kind == ATTENTION_PLAIN && t < s.T && k0 + lane < s.T) {
             const size_t at = (head * s.T + t) * s.T + k0 + lane;
-            number_put(s.type, saved, at, p);
-            p = number_get(s.type, saved, at);
+            number_put(s.dtype, saved, at, p);
+            p = number_get(s.dtype, saved, at);
         }
         attention_add_rows(s, o, p, v_tile);
         __syncthreads();
@@ -116,7 +116,7 @@ __global__ static void attention_forward_kernel(AttentionShape s, void *out, voi
     if (t >= s.T) return;
     if (s.kind == ATTENTION_FUSED && lane == 0) ((float *)saved)[head * s.T + t] = lse;
     for (size_t k = round_up(end, WARP) + lane; s.kind == ATTENTION_PLAIN && k < s.T; k += WARP) {
-        number_put(s.type, saved, (head * s.T + t) * s.T + k, 0.0f);
+        number_put(s.dtype, saved, (head * s.T + t) * s.T + k, 0.0f);
     }
     attention_store_row(s, out, s.C, 0, head, t, o);
 }
@@ -125,13 +125,13 @@ __global__ static void attention_forward_kernel(AttentionShape s, void *out, voi
 static inline bool attention_on_tensor_cores(const AttentionShape *s, const void *a, const void *b, const void *c,
                                              const void *d) {
     const uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
-    return s->kind == ATTENTION_FUSED && attention_mma_takes(s->type, s->HS) && all % 16 == 0;
+    return s->kind == ATTENTION_FUSED && attention_mma_takes(s->dtype, s->HS) && all % 16 == 0;
 }
 
 static inline void attention_forward_cuda(Device *device, const AttentionShape *s, void *out, void *saved,
                                           const void *qkv) {
     if (attention_on_tensor_cores(s, out, qkv, NULL, NULL)) {
-        attention_mma_forward(device, s->type, attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale), out,
+        attention_mma_forward(device, s->dtype, attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale), out,
                               (float *)saved, qkv);
         return;
     }
@@ -202,7 +202,7 @@ static inline void attention_backward_cuda(Device *device, const AttentionShape 
                                            const void *qkv, const void *out, const void *saved, float *d) {
     if (attention_on_tensor_cores(s, dqkv, dout, qkv, out)) {
         const AttentionMma shape = attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale);
-        attention_mma_backward(device, s->type, shape, dqkv, dout, qkv, out, (const float *)saved, d);
+        attention_mma_backward(device, s->dtype, shape, dqkv, dout, qkv, out, (const float *)saved, d);
         return;
     }
     const dim3 grid = cuda_grid(ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH);

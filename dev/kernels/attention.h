@@ -30,25 +30,25 @@ enum { ATTENTION_BLOCK = 96 };     // a multiple of every TILE_M and TILE_N
 enum { ATTENTION_HS_MOST = 128 };  // of a head on CUDA; the CPU takes any
 
 // Bytes that the forward leaves for the backward besides out.
-static inline size_t attention_saved_bytes(AttentionKind kind, Number type, size_t B, size_t T, size_t NH) {
-    return kind == ATTENTION_FUSED ? B * NH * T * sizeof(float) : B * NH * T * T * number_size(type);
+static inline size_t attention_saved_bytes(AttentionKind kind, Dtype dtype, size_t B, size_t T, size_t NH) {
+    return kind == ATTENTION_FUSED ? B * NH * T * sizeof(float) : B * NH * T * T * number_size(dtype);
 }
 
 // Whether tensor cores can do it, on CUDA.
-static inline bool attention_mma_takes(Number type, size_t HS) { return type != FP32 && HS % 8 == 0 && HS <= 128; }
+static inline bool attention_mma_takes(Dtype dtype, size_t HS) { return dtype != FP32 && HS % 8 == 0 && HS <= 128; }
 
 typedef struct {
-    Number type;
+    Dtype dtype;
     AttentionKind kind;
     size_t B, T, C, NH;
     size_t HS, width, blocked;  // head size; the same rounded up to tiles; T rounded up to blocks
     float scale;
 } AttentionShape;
 
-static inline AttentionShape attention_shape(AttentionKind kind, Number type, size_t B, size_t T, size_t C,
+static inline AttentionShape attention_shape(AttentionKind kind, Dtype dtype, size_t B, size_t T, size_t C,
                                              size_t NH) {
     AttentionShape s;
-    s.type = type;
+    s.dtype = dtype;
     s.kind = kind;
     s.B = B;
     s.T = T;
@@ -83,7 +83,7 @@ static inline void attention_product(AttentionProduct part, float *c, size_t ldc
 // A head's (T, HS) part of qkv (`part` 0, 1, 2 for q, k, v; stride 3C), of out or of their gradients (0; stride C).
 static inline TileSource attention_rows(const AttentionShape *s, const void *base, size_t stride, size_t part,
                                         size_t b, size_t h) {
-    TileSource source = {s->type, base, b * s->T * stride + part * s->C + h * s->HS, stride};
+    TileSource source = {s->dtype, base, b * s->T * stride + part * s->C + h * s->HS, stride};
     return source;
 }
 
@@ -116,20 +116,20 @@ static inline void attention_transpose(float *to, const float *scores, size_t nq
 // Packing buffers and sums of one thread, floats.
 static inline size_t attention_forward_floats(const AttentionShape *s) {
     size_t block = ATTENTION_BLOCK, scores = block * (s->kind == ATTENTION_PLAIN ? s->blocked : block);
-    return round_up(s->blocked * (s->HS + s->width) + block * (s->HS + s->width) + scores + 2 * block, LANES);
+    return round_up(s->blocked * (s->HS + s->width) + block * (s->HS + s->width) + scores + 2 * block, PARTIALS);
 }
 
 // Softmax over one block of keys: rescales what was summed before. scores (not yet scaled) become P times
 // exp(-maximum), unnormalised.
 static inline void attention_online_row(float *scores, size_t valid, size_t nk, float scale, float *maximum,
                                         float *sum, float *out, size_t width) {
-    float top = scale * lanes_maximum(-FLT_MAX, scores, valid);
+    float top = scale * partials_maximum(-FLT_MAX, scores, valid);
     top = top > *maximum ? top : *maximum;
-    float lanes[LANES] = {0}, rescale = number_exp(*maximum - top);
+    float partials[PARTIALS] = {0}, rescale = number_exp(*maximum - top);
     for (size_t k = 0; k < valid; k++) scores[k] = number_exp(fmaf(scores[k], scale, -top));
     for (size_t k = valid; k < nk; k++) scores[k] = 0.0f;
-    lanes_add(lanes, scores, valid);
-    *sum = fmaf(*sum, rescale, lanes_total(lanes));
+    partials_add(partials, scores, valid);
+    *sum = fmaf(*sum, rescale, partials_total(partials));
     *maximum = top;
     for (size_t c = 0; c < width; c++) out[c] *= rescale;
 }
@@ -137,7 +137,7 @@ static inline void attention_online_row(float *scores, size_t valid, size_t nk, 
 static inline void attention_store_rows(const AttentionShape *s, void *to, TileSource rows, size_t t, const float *x) {
     for (size_t c = 0, n; c < s->HS; c += n) {
         n = size_min(s->HS - c, NUMBER_BLOCK);
-        number_store(s->type, to, rows.first + t * rows.stride + c, n, x + c);
+        number_store(s->dtype, to, rows.first + t * rows.stride + c, n, x + c);
     }
 }
 
@@ -183,8 +183,8 @@ static inline void attention_plain_row(const AttentionShape *s, float *scores, s
     for (size_t k = 0, n; k < s->T; k += n) {
         float view[NUMBER_BLOCK];
         n = size_min(s->T - k, NUMBER_BLOCK);
-        number_store(s->type, saved, saved_at + k, n, scores + k);
-        const float *rounded = number_load(s->type, saved, saved_at + k, n, view);
+        number_store(s->dtype, saved, saved_at + k, n, scores + k);
+        const float *rounded = number_load(s->dtype, saved, saved_at + k, n, view);
         memcpy(scores + k, rounded, n * sizeof(float));
     }
 }
@@ -267,7 +267,7 @@ static inline size_t attention_buffers(const AttentionShape *s, AttentionBuffers
     size_t total = 0;
     for (int i = 0; i < 14; i++) {
         *pointers[i] = base ? base + total : NULL;
-        total += round_up(sizes[i], LANES);
+        total += round_up(sizes[i], PARTIALS);
     }
     return total;
 }
@@ -288,7 +288,7 @@ static inline void attention_probabilities(const AttentionShape *s, const Attent
             float lse = ((const float *)saved)[head * s->T + q0 + i];
             for (size_t k = 0; k < valid; k++) p[k] = number_exp(fmaf(p[k], s->scale, -lse));
         } else {
-            const float *stored = number_load(s->type, saved, (head * s->T + q0 + i) * s->T + k0, valid, view);
+            const float *stored = number_load(s->dtype, saved, (head * s->T + q0 + i) * s->T + k0, valid, view);
             memcpy(p, stored, valid * sizeof(float));
         }
         for (size_t k = valid; k < nk; k++) p[k] = 0.0f;
@@ -323,14 +323,14 @@ static inline void attention_backward_block(const AttentionShape *s, const Atten
 static inline void attention_row_products(const AttentionShape *s, float *d, const void *out, const void *dout,
                                           TileSource rows, size_t q0, size_t nq) {
     for (size_t i = 0; i < nq; i++) {
-        float lanes[LANES] = {0}, a_block[NUMBER_BLOCK], b_block[NUMBER_BLOCK];
+        float partials[PARTIALS] = {0}, a_block[NUMBER_BLOCK], b_block[NUMBER_BLOCK];
         size_t at = rows.first + (q0 + i) * rows.stride;
         for (size_t c = 0, n; c < s->HS; c += n) {
             n = size_min(s->HS - c, NUMBER_BLOCK);
-            lanes_add_products(lanes, number_load(s->type, out, at + c, n, a_block),
-                               number_load(s->type, dout, at + c, n, b_block), n);
+            partials_add_products(partials, number_load(s->dtype, out, at + c, n, a_block),
+                               number_load(s->dtype, dout, at + c, n, b_block), n);
         }
-        d[i] = lanes_total(lanes);
+        d[i] = partials_total(partials);
     }
 }
 
@@ -384,18 +384,18 @@ static inline void attention_backward_cpu(const AttentionShape *s, void *dqkv, c
 // What the model calls
 
 // out (B,T,C), saved = qkv (B,T,3C)
-static inline void attention_forward(Device *device, Memory *memory, Number type, AttentionKind kind, void *out,
+static inline void attention_forward(Device *device, Memory *memory, Dtype dtype, AttentionKind kind, void *out,
                                      void *saved, const void *qkv, size_t B, size_t T, size_t C, size_t NH) {
-    AttentionShape s = attention_shape(kind, type, B, T, C, NH);
+    AttentionShape s = attention_shape(kind, dtype, B, T, C, NH);
     size_t mark = memory_mark(memory, TIER_DEVICE);
     size_t n_floats = device->real == DEVICE_CUDA ? 0 : (size_t)device->threads * attention_forward_floats(&s);
     float *scratch = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_floats * sizeof(float),
                                           "attention blocks");
     switch (device->kind) {
     case DEVICE_PLAN:
-        device_plan(device, 2.0 * (double)(B * T) * (double)(T + 1) * (double)C,
-                    4.0 * (double)(B * T * C * number_size(type)) +
-                        (double)attention_saved_bytes(kind, type, B, T, NH) * (kind == ATTENTION_PLAIN ? 2 : 1));
+        device_count(device, 2.0 * (double)(B * T) * (double)(T + 1) * (double)C,
+                    4.0 * (double)(B * T * C * number_size(dtype)) +
+                        (double)attention_saved_bytes(kind, dtype, B, T, NH) * (kind == ATTENTION_PLAIN ? 2 : 1));
         break;
     case DEVICE_CPU: attention_forward_cpu(&s, out, saved, qkv, scratch); break;
     case DEVICE_CUDA: CUDA_ONLY(attention_forward_cuda(device, &s, out, saved, qkv)); break;
@@ -404,10 +404,10 @@ static inline void attention_forward(Device *device, Memory *memory, Number type
 }
 
 // dqkv (B,T,3C) = from dout (B,T,C), and the forward's qkv, out and saved
-static inline void attention_backward(Device *device, Memory *memory, Number type, AttentionKind kind, void *dqkv,
+static inline void attention_backward(Device *device, Memory *memory, Dtype dtype, AttentionKind kind, void *dqkv,
                                       const void *dout, const void *qkv, const void *out, const void *saved,
                                       size_t B, size_t T, size_t C, size_t NH) {
-    AttentionShape s = attention_shape(kind, type, B, T, C, NH);
+    AttentionShape s = attention_shape(kind, dtype, B, T, C, NH);
     AttentionBuffers unused;
     size_t mark = memory_mark(memory, TIER_DEVICE);
     size_t n_floats = device->real == DEVICE_CUDA ? B * NH * T  // row products
@@ -416,9 +416,9 @@ static inline void attention_backward(Device *device, Memory *memory, Number typ
                                           "attention blocks");
     switch (device->kind) {
     case DEVICE_PLAN:
-        device_plan(device, 5.0 * (double)(B * T) * (double)(T + 1) * (double)C,
-                    8.0 * (double)(B * T * C * number_size(type)) +
-                        (double)attention_saved_bytes(kind, type, B, T, NH));
+        device_count(device, 5.0 * (double)(B * T) * (double)(T + 1) * (double)C,
+                    8.0 * (double)(B * T * C * number_size(dtype)) +
+                        (double)attention_saved_bytes(kind, dtype, B, T, NH));
         break;
     case DEVICE_CPU: attention_backward_cpu(&s, dqkv, dout, qkv, out, saved, scratch); break;
     case DEVICE_CUDA: CUDA_ONLY(attention_backward_cuda(device, &s, dqkv, dout, qkv, out, saved, scratch)); break;

@@ -70,7 +70,7 @@ template <bool HELD, int D, int M> struct AttentionMmaRows { typedef MmaShared<D
 template <int D, int M> struct AttentionMmaRows<true, D, M> { typedef MmaHeld<D, M> Type; };
 
 // Which head is a block's, and which of a head's n blocks, counted from the one with the longest walk.
-SHARED uint32_t attention_mma_work(uint32_t heads, uint32_t group, uint32_t n, uint32_t block, uint32_t *head) {
+HOST_DEVICE uint32_t attention_mma_work(uint32_t heads, uint32_t group, uint32_t n, uint32_t block, uint32_t *head) {
     const uint32_t first = block / (group * n) * group, left = heads - first, i = block % (group * n);
     const uint32_t together = left < group ? left : group;
     *head = first + i % together;
@@ -160,7 +160,7 @@ template <int D> static inline size_t attention_mma_forward_shared() {
     return (size_t)mma_tile_bytes(D, 16 * Cut::M * Cut::WARPS + 4 * Cut::STEP);
 }
 
-template <Number TYPE, int D>
+template <Dtype DTYPE, int D>
 __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, AttentionMmaForward<D>::BLOCKS)
     attention_mma_forward_kernel(AttentionMma s, uint16_t *out, float *lse, const uint16_t *qkv) {
     typedef AttentionMmaForward<D> Cut;
@@ -201,10 +201,10 @@ __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, At
         if (w0 >= T || k0 >= w0 + 16 * M) continue;
         const uint32_t at = here * mma_tile_bytes(D, STEP);
         float x[M][STEP / 8][4];
-        mma_rows_by_rows<TYPE, D>(x, q_rows, k_tiles + at);
+        mma_rows_by_rows<DTYPE, D>(x, q_rows, k_tiles + at);
         if (k0 + STEP - 1 > w0) attention_mma_mask<false>(x, w0 - k0);
         if (attention_mma_softmax(x, reference, sum, rescale, scale)) attention_mma_scale(o, rescale);
-        mma_add_product<TYPE, D>(o, x, v_tiles + at);
+        mma_add_product<DTYPE, D>(o, x, v_tiles + at);
     }
     if (w0 >= T) return;
     for (int i = 0; i < M; i++) {
@@ -219,7 +219,7 @@ __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, At
         }
     }
     attention_mma_scale(o, rescale);
-    mma_store_rows<TYPE, D>(out + attention_mma_first(s, s.C, 0, head) + (size_t)q0 * s.C, s.C, T - q0, HS,
+    mma_store_rows<DTYPE, D>(out + attention_mma_first(s, s.C, 0, head) + (size_t)q0 * s.C, s.C, T - q0, HS,
                             attention_mma_shared, warp * 16 * M, o);
 }
 
@@ -233,7 +233,7 @@ template <int D> static inline size_t attention_mma_backward_q_shared() {
 }
 
 // d[row] = sum of dO o O, for a warp's rows first ... of a tile of dO; `o` row 0 of the tile in memory.
-template <Number TYPE, int D, int N>
+template <Dtype DTYPE, int D, int N>
 __device__ __forceinline__ void attention_mma_row_products(float *d, const unsigned char *tile, const uint16_t *o,
                                                            uint32_t stride, int first, int n_rows, int n_channels) {
     constexpr int CHUNKS = mma_pitch(D) / 8;
@@ -248,8 +248,8 @@ __device__ __forceinline__ void attention_mma_row_products(float *d, const unsig
             const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
             for (int w = 0; w < 4; w++) {
-                sum = fmaf(Mma<TYPE>::low(x[w]), Mma<TYPE>::low(y[w]), sum);
-                sum = fmaf(Mma<TYPE>::high(x[w]), Mma<TYPE>::high(y[w]), sum);
+                sum = fmaf(Mma<DTYPE>::low(x[w]), Mma<DTYPE>::low(y[w]), sum);
+                sum = fmaf(Mma<DTYPE>::high(x[w]), Mma<DTYPE>::high(y[w]), sum);
             }
         }
 #pragma unroll
@@ -262,7 +262,7 @@ __device__ __forceinline__ void attention_mma_row_products(float *d, const unsig
 }
 
 // dq, and d (B NH, T), the row sums of dO o O.
-template <Number TYPE, int D>
+template <Dtype DTYPE, int D>
 __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, AttentionMmaBackward<D>::BLOCKS)
     attention_mma_backward_q_kernel(AttentionMma s, uint16_t *dqkv, float *d, const uint16_t *dout, const uint16_t *qkv,
                                     const uint16_t *out, const float *lse) {
@@ -290,7 +290,7 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     float dq[M][D / 8][4] = {};
     mma_copies_wait();
     __syncthreads();
-    attention_mma_row_products<TYPE, D, 16 * M>(d_rows, attention_mma_shared + mma_tile_bytes(D, ROWS), out + at_o, C,
+    attention_mma_row_products<DTYPE, D, 16 * M>(d_rows, attention_mma_shared + mma_tile_bytes(D, ROWS), out + at_o, C,
                                                 w, T - q0, HS);
     for (int row = w + (int)threadIdx.x % WARP; row < w + 16 * M; row += WARP) {
         lse_rows[row] = q0 + row < T ? lse[(size_t)head * s.T + q0 + row] * CUDA_LOG2_E : 0.0f;
@@ -311,22 +311,22 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
         if (w0 >= T || k0 >= w0 + 16 * M) continue;
         const uint32_t at = here * mma_tile_bytes(D, STEP);
         float x[M][STEP / 8][4], dp[M][STEP / 8][4];
-        mma_rows_by_rows<TYPE, D>(x, q_rows, k_tiles + at);
+        mma_rows_by_rows<DTYPE, D>(x, q_rows, k_tiles + at);
         if (k0 + STEP - 1 > w0) attention_mma_mask<false>(x, w0 - k0);
-        mma_rows_by_rows<TYPE, D>(dp, do_rows, v_tiles + at);
+        mma_rows_by_rows<DTYPE, D>(dp, do_rows, v_tiles + at);
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {  // scores become dS
             const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
             const int row = attention_mma_row(i, e);
             x[i][j][e] = cuda_exp2(fmaf(x[i][j][e], scale, -lse_rows[w + row])) * (dp[i][j][e] - d_rows[w + row]);
         }
-        mma_add_product<TYPE, D>(dq, x, k_tiles + at);
+        mma_add_product<DTYPE, D>(dq, x, k_tiles + at);
     }
     if (w0 >= T) return;
     float by[M][2];
     for (int i = 0; i < 2 * M; i++) by[i / 2][i % 2] = s.scale;
     attention_mma_scale(dq, by);
-    mma_store_rows<TYPE, D>(dqkv + at_q, stride, T - q0, HS, attention_mma_shared, w, dq);
+    mma_store_rows<DTYPE, D>(dqkv + at_q, stride, T - q0, HS, attention_mma_shared, w, dq);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ __device__ __forceinline__ void attention_mma_load_queries(const AttentionMma &s
 }
 
 // dk and dv.
-template <Number TYPE, int D>
+template <Dtype DTYPE, int D>
 __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, AttentionMmaBackward<D>::BLOCKS)
     attention_mma_backward_kv_kernel(AttentionMma s, uint16_t *dqkv, const uint16_t *dout, const uint16_t *qkv,
                                      const float *lse, const float *d) {
@@ -391,7 +391,7 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
         const float *step_lse = (const float *)(attention_mma_shared + ROWS_AT) + here * 2 * STEP;
         const float *step_d = step_lse + STEP;
         float p[M][STEP / 8][4], dp[M][STEP / 8][4];
-        mma_rows_by_rows<TYPE, D>(p, k_rows, q_tiles + at);
+        mma_rows_by_rows<DTYPE, D>(p, k_rows, q_tiles + at);
         if (t0 < w0 + 16 * M - 1) attention_mma_mask<true>(p, w0 - t0);
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {
@@ -399,21 +399,21 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
             const float row_lse = CUDA_LOG2_E * step_lse[attention_mma_column(j, e)];
             p[i][j][e] = cuda_exp2(fmaf(p[i][j][e], scale, -row_lse));
         }
-        mma_add_product<TYPE, D>(dv, p, do_tiles + at);
-        mma_rows_by_rows<TYPE, D>(dp, v_rows, do_tiles + at);
+        mma_add_product<DTYPE, D>(dv, p, do_tiles + at);
+        mma_rows_by_rows<DTYPE, D>(dp, v_rows, do_tiles + at);
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {
             const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
             p[i][j][e] *= dp[i][j][e] - step_d[attention_mma_column(j, e)];
         }
-        mma_add_product<TYPE, D>(dk, p, q_tiles + at);
+        mma_add_product<DTYPE, D>(dk, p, q_tiles + at);
     }
     if (w0 >= T) return;
     float by[M][2];
     for (int i = 0; i < 2 * M; i++) by[i / 2][i % 2] = s.scale;
     attention_mma_scale(dk, by);
-    mma_store_rows<TYPE, D>(dqkv + at_k, stride, T - k0, (int)s.HS, attention_mma_shared, w, dk);
-    mma_store_rows<TYPE, D>(dqkv + at_k + s.C, stride, T - k0, (int)s.HS,
+    mma_store_rows<DTYPE, D>(dqkv + at_k, stride, T - k0, (int)s.HS, attention_mma_shared, w, dk);
+    mma_store_rows<DTYPE, D>(dqkv + at_k + s.C, stride, T - k0, (int)s.HS,
                             attention_mma_shared + mma_tile_bytes(D, ROWS), w, dv);
 }
 
@@ -436,52 +436,52 @@ static inline AttentionMma attention_mma_shape(size_t B, size_t T, size_t C, siz
                  __VA_ARGS__);                                                                                        \
     } while (0)
 
-template <Number TYPE, int D>
+template <Dtype DTYPE, int D>
 static inline void attention_mma_forward_run(Device *device, const AttentionMma &s, void *out, float *lse,
                                              const void *qkv) {
     typedef AttentionMmaForward<D> Cut;
-    ATTENTION_MMA_RUN(device, (attention_mma_forward_kernel<TYPE, D>), Cut, s, attention_mma_forward_shared<D>(),
+    ATTENTION_MMA_RUN(device, (attention_mma_forward_kernel<DTYPE, D>), Cut, s, attention_mma_forward_shared<D>(),
                       (uint16_t *)out, lse, (const uint16_t *)qkv);
 }
 
-template <Number TYPE, int D>
+template <Dtype DTYPE, int D>
 static inline void attention_mma_backward_run(Device *device, const AttentionMma &s, void *dqkv, const void *dout,
                                               const void *qkv, const void *out, const float *lse, float *d) {
     typedef AttentionMmaBackward<D> Cut;
-    ATTENTION_MMA_RUN(device, (attention_mma_backward_q_kernel<TYPE, D>), Cut, s, attention_mma_backward_q_shared<D>(),
+    ATTENTION_MMA_RUN(device, (attention_mma_backward_q_kernel<DTYPE, D>), Cut, s, attention_mma_backward_q_shared<D>(),
                       (uint16_t *)dqkv, d, (const uint16_t *)dout, (const uint16_t *)qkv, (const uint16_t *)out, lse);
-    ATTENTION_MMA_RUN(device, (attention_mma_backward_kv_kernel<TYPE, D>), Cut, s,
+    ATTENTION_MMA_RUN(device, (attention_mma_backward_kv_kernel<DTYPE, D>), Cut, s,
                       attention_mma_backward_kv_shared<D>(), (uint16_t *)dqkv, (const uint16_t *)dout,
                       (const uint16_t *)qkv, lse, d);
 }
 
-template <Number TYPE>
+template <Dtype DTYPE>
 static inline void attention_mma_forward_typed(Device *device, const AttentionMma &s, void *out, float *lse,
                                                const void *qkv) {
-    if (s.HS <= 64) attention_mma_forward_run<TYPE, 64>(device, s, out, lse, qkv);
-    else if (s.HS <= 96) attention_mma_forward_run<TYPE, 96>(device, s, out, lse, qkv);
-    else attention_mma_forward_run<TYPE, 128>(device, s, out, lse, qkv);
+    if (s.HS <= 64) attention_mma_forward_run<DTYPE, 64>(device, s, out, lse, qkv);
+    else if (s.HS <= 96) attention_mma_forward_run<DTYPE, 96>(device, s, out, lse, qkv);
+    else attention_mma_forward_run<DTYPE, 128>(device, s, out, lse, qkv);
 }
 
-static inline void attention_mma_forward(Device *device, Number type, const AttentionMma &s, void *out, float *lse,
+static inline void attention_mma_forward(Device *device, Dtype dtype, const AttentionMma &s, void *out, float *lse,
                                          const void *qkv) {
-    if (type == BF16) attention_mma_forward_typed<BF16>(device, s, out, lse, qkv);
+    if (dtype == BF16) attention_mma_forward_typed<BF16>(device, s, out, lse, qkv);
     else attention_mma_forward_typed<FP16>(device, s, out, lse, qkv);
 }
 
-template <Number TYPE>
+template <Dtype DTYPE>
 static inline void attention_mma_backward_typed(Device *device, const AttentionMma &s, void *dqkv, const void *dout,
                                                 const void *qkv, const void *out, const float *lse, float *d) {
-    if (s.HS <= 64) attention_mma_backward_run<TYPE, 64>(device, s, dqkv, dout, qkv, out, lse, d);
-    else if (s.HS <= 96) attention_mma_backward_run<TYPE, 96>(device, s, dqkv, dout, qkv, out, lse, d);
-    else attention_mma_backward_run<TYPE, 128>(device, s, dqkv, dout, qkv, out, lse, d);
+    if (s.HS <= 64) attention_mma_backward_run<DTYPE, 64>(device, s, dqkv, dout, qkv, out, lse, d);
+    else if (s.HS <= 96) attention_mma_backward_run<DTYPE, 96>(device, s, dqkv, dout, qkv, out, lse, d);
+    else attention_mma_backward_run<DTYPE, 128>(device, s, dqkv, dout, qkv, out, lse, d);
 }
 
 // d (B NH, T) is scratch.
-static inline void attention_mma_backward(Device *device, Number type, const AttentionMma &s, void *dqkv,
+static inline void attention_mma_backward(Device *device, Dtype dtype, const AttentionMma &s, void *dqkv,
                                           const void *dout, const void *qkv, const void *out, const float *lse,
                                           float *d) {
-    if (type == BF16) attention_mma_backward_typed<BF16>(device, s, dqkv, dout, qkv, out, lse, d);
+    if (dtype == BF16) attention_mma_backward_typed<BF16>(device, s, dqkv, dout, qkv, out, lse, d);
     else attention_mma_backward_typed<FP16>(device, s, dqkv, dout, qkv, out, lse, d);
 }
 

@@ -22,15 +22,15 @@ template <int N> __device__ __forceinline__ void classifier_add(const float (&x)
 }
 
 // One block per row. The row is read twice, once for maximum and sum together, once for the gradient.
-template <Number TYPE, int N>
+template <Dtype DTYPE, int N>
 __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
     classifier_kernel(float *losses, void *logits, const int32_t *targets, size_t V, size_t Vp, float scale,
                       bool gradient) {
     __shared__ float tops[CLASSIFIER_THREADS / WARP], sums[CLASSIFIER_THREADS / WARP];
     const size_t row = (size_t)blockIdx.x * Vp, tail = V / N * N;
     const int32_t target = targets[blockIdx.x];
-    Vector<TYPE, N> x;
-    Vector<TYPE, 1> one;
+    Vector<DTYPE, N> x;
+    Vector<DTYPE, 1> one;
     float top = -FLT_MAX, sum = 0.0f, log_sum = 0.0f;
     if (target >= 0) {
 #pragma unroll 2
@@ -53,7 +53,7 @@ __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
         log_sum = logf(warp_sum(sums[threadIdx.x % WARP] * cuda_exp2(CUDA_LOG2_E * (tops[threadIdx.x % WARP] - top))));
     }
     if (threadIdx.x == 0) {
-        losses[blockIdx.x] = target < 0 ? 0.0f : (top - number_get(TYPE, logits, row + (size_t)target)) + log_sum;
+        losses[blockIdx.x] = target < 0 ? 0.0f : (top - number_get(DTYPE, logits, row + (size_t)target)) + log_sum;
     }
     if (!gradient) return;
     __syncthreads();  // the loss has read its logit
@@ -64,7 +64,7 @@ __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
         for (int i = 0; i < N; i++) {
             float d = 0.0f;
             if (target >= 0 && v + i < V) {
-                const float logit = whole ? x.x[i] : number_get(TYPE, logits, row + v + i);
+                const float logit = whole ? x.x[i] : number_get(DTYPE, logits, row + v + i);
                 d = scale * cuda_exp2(CUDA_LOG2_E * ((logit - top) - log_sum));
             }
             x.x[i] = target >= 0 && v + i == (size_t)target ? d - scale : d;
@@ -73,20 +73,20 @@ __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
     }
 }
 
-static inline void classifier_cuda(Device *device, Number type, float *losses, void *logits, const int32_t *targets,
+static inline void classifier_cuda(Device *device, Dtype dtype, float *losses, void *logits, const int32_t *targets,
                                    size_t rows, size_t V, size_t Vp, float scale, bool gradient) {
-    const bool wide = vector_is_wide(Vp * number_size(type), logits, NULL, NULL, NULL);
-    auto run = VECTOR_SELECT(type, wide, classifier_kernel);
+    const bool wide = vector_is_wide(Vp * number_size(dtype), logits, NULL, NULL, NULL);
+    auto run = VECTOR_SELECT(dtype, wide, classifier_kernel);
     CUDA_RUN(device, run, rows, CLASSIFIER_THREADS, 0, losses, logits, targets, V, Vp, scale, gradient);
 }
 
 __global__ static void classifier_sum_kernel(double *sum, const float *losses, size_t n, bool add) {
-    __shared__ double lanes[LOSS_LANES];
+    __shared__ double lanes[CLASSIFIER_PARTIALS];
     double own = 0.0;
-    for (size_t i = threadIdx.x; i < n; i += LOSS_LANES) own += (double)losses[i];
+    for (size_t i = threadIdx.x; i < n; i += CLASSIFIER_PARTIALS) own += (double)losses[i];
     lanes[threadIdx.x] = own;
     __syncthreads();
-    for (size_t width = LOSS_LANES / 2; width > 0; width /= 2) {
+    for (size_t width = CLASSIFIER_PARTIALS / 2; width > 0; width /= 2) {
         if (threadIdx.x < width) lanes[threadIdx.x] += lanes[threadIdx.x + width];
         __syncthreads();
     }
@@ -94,7 +94,7 @@ __global__ static void classifier_sum_kernel(double *sum, const float *losses, s
 }
 
 static inline void classifier_sum_cuda(Device *device, double *sum, const float *losses, size_t n, bool add) {
-    CUDA_RUN(device, classifier_sum_kernel, 1, LOSS_LANES, 0, sum, losses, n, add);
+    CUDA_RUN(device, classifier_sum_kernel, 1, CLASSIFIER_PARTIALS, 0, sum, losses, n, add);
 }
 
 #endif

@@ -12,62 +12,62 @@
 #include "../device.h"
 
 // Of the first V elements of a row: their maximum, and the log of the sum of exp(element - maximum).
-static inline float classifier_log_sum(Number type, const void *logits, size_t row, size_t V, float *maximum) {
-    float block[NUMBER_BLOCK], sum[LANES] = {0}, top = -FLT_MAX;
+static inline float classifier_log_sum(Dtype dtype, const void *logits, size_t row, size_t V, float *maximum) {
+    float block[NUMBER_BLOCK], sum[PARTIALS] = {0}, top = -FLT_MAX;
     for (size_t v = 0, n; v < V; v += n) {
         n = size_min(V - v, NUMBER_BLOCK);
-        top = lanes_maximum(top, number_load(type, logits, row + v, n, block), n);
+        top = partials_maximum(top, number_load(dtype, logits, row + v, n, block), n);
     }
     for (size_t v = 0, n; v < V; v += n) {
         float exponentials[NUMBER_BLOCK];
         n = size_min(V - v, NUMBER_BLOCK);
-        const float *x = number_load(type, logits, row + v, n, block);
+        const float *x = number_load(dtype, logits, row + v, n, block);
         for (size_t i = 0; i < n; i++) exponentials[i] = number_exp(x[i] - top);
-        lanes_add(sum, exponentials, n);
+        partials_add(sum, exponentials, n);
     }
     *maximum = top;
-    return logf(lanes_total(sum));
+    return logf(partials_total(sum));
 }
 
-static inline void classifier_row(Number type, float *loss, void *logits, int32_t target, size_t row, size_t V,
+static inline void classifier_row(Dtype dtype, float *loss, void *logits, int32_t target, size_t row, size_t V,
                                   size_t Vp, float scale, bool gradient) {
     float block[NUMBER_BLOCK], maximum;
     if (target < 0) {
         *loss = 0.0f;
-        if (gradient) memset(number_at(type, logits, row), 0, Vp * number_size(type));
+        if (gradient) memset(number_at(dtype, logits, row), 0, Vp * number_size(dtype));
         return;
     }
-    float log_sum = classifier_log_sum(type, logits, row, V, &maximum);  // differences first: logits may be large
-    *loss = (maximum - number_get(type, logits, row + (size_t)target)) + log_sum;
+    float log_sum = classifier_log_sum(dtype, logits, row, V, &maximum);  // differences first: logits may be large
+    *loss = (maximum - number_get(dtype, logits, row + (size_t)target)) + log_sum;
     if (!gradient) return;
     for (size_t v = 0, n; v < V; v += n) {
         n = size_min(V - v, NUMBER_BLOCK);
-        const float *x = number_load(type, logits, row + v, n, block);
-        float *d = number_target(type, logits, row + v, block);
+        const float *x = number_load(dtype, logits, row + v, n, block);
+        float *d = number_target(dtype, logits, row + v, block);
         for (size_t i = 0; i < n; i++) d[i] = scale * number_exp((x[i] - maximum) - log_sum);
         if ((size_t)target >= v && (size_t)target < v + n) d[(size_t)target - v] -= scale;
-        number_store(type, logits, row + v, n, d);
+        number_store(dtype, logits, row + v, n, d);
     }
-    if (Vp > V) memset(number_at(type, logits, row + V), 0, (Vp - V) * number_size(type));
+    if (Vp > V) memset(number_at(dtype, logits, row + V), 0, (Vp - V) * number_size(dtype));
 }
 
-static inline void classifier_cpu(Number type, float *losses, void *logits, const int32_t *targets, size_t rows,
+static inline void classifier_cpu(Dtype dtype, float *losses, void *logits, const int32_t *targets, size_t rows,
                                   size_t V, size_t Vp, float scale, bool gradient) {
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t r = 0; r < (int64_t)rows; r++) {
-        classifier_row(type, &losses[r], logits, targets[r], (size_t)r * Vp, V, Vp, scale, gradient);
+        classifier_row(dtype, &losses[r], logits, targets[r], (size_t)r * Vp, V, Vp, scale, gradient);
     }
 }
 
-enum { LOSS_LANES = 256 };  // partial sums, element i going to lane i % LOSS_LANES; then a binary tree
+enum { CLASSIFIER_PARTIALS = 256 };  // partial sums, element i going to sum i % CLASSIFIER_PARTIALS; then a binary tree
 
 static inline void classifier_sum_cpu(double *sum, const float *losses, size_t n, bool add) {
-    double lanes[LOSS_LANES] = {0};
-    for (size_t i = 0; i < n; i++) lanes[i % LOSS_LANES] += (double)losses[i];
-    for (size_t width = LOSS_LANES / 2; width > 0; width /= 2) {
-        for (size_t l = 0; l < width; l++) lanes[l] += lanes[l + width];
+    double partials[CLASSIFIER_PARTIALS] = {0};
+    for (size_t i = 0; i < n; i++) partials[i % CLASSIFIER_PARTIALS] += (double)losses[i];
+    for (size_t width = CLASSIFIER_PARTIALS / 2; width > 0; width /= 2) {
+        for (size_t l = 0; l < width; l++) partials[l] += partials[l + width];
     }
-    *sum = add ? *sum + lanes[0] : lanes[0];
+    *sum = add ? *sum + partials[0] : partials[0];
 }
 
 #ifdef __CUDACC__
@@ -75,14 +75,14 @@ static inline void classifier_sum_cpu(double *sum, const float *losses, size_t n
 #endif
 
 // scale: one over the number of valid targets of the whole step.
-static inline void classifier(Device *device, Number type, float *losses, void *logits, const int32_t *targets,
+static inline void classifier(Device *device, Dtype dtype, float *losses, void *logits, const int32_t *targets,
                               size_t rows, size_t V, size_t Vp, float scale, bool gradient) {
     double n = (double)(rows * Vp);
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 25 * n, (gradient ? 2 : 1) * n * (double)number_size(type)); return;
-    case DEVICE_CPU: classifier_cpu(type, losses, logits, targets, rows, V, Vp, scale, gradient); return;
+    case DEVICE_PLAN: device_count(device, 25 * n, (gradient ? 2 : 1) * n * (double)number_size(dtype)); return;
+    case DEVICE_CPU: classifier_cpu(dtype, losses, logits, targets, rows, V, Vp, scale, gradient); return;
     case DEVICE_CUDA:
-        CUDA_ONLY(classifier_cuda(device, type, losses, logits, targets, rows, V, Vp, scale, gradient));
+        CUDA_ONLY(classifier_cuda(device, dtype, losses, logits, targets, rows, V, Vp, scale, gradient));
         return;
     }
 }
@@ -90,7 +90,7 @@ static inline void classifier(Device *device, Number type, float *losses, void *
 // *sum (fp64, on the device) (+)= sum of n losses, in one order on all devices.
 static inline void classifier_sum(Device *device, double *sum, const float *losses, size_t n, bool add) {
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, (double)n, 4 * (double)n); return;
+    case DEVICE_PLAN: device_count(device, (double)n, 4 * (double)n); return;
     case DEVICE_CPU: classifier_sum_cpu(sum, losses, n, add); return;
     case DEVICE_CUDA: CUDA_ONLY(classifier_sum_cuda(device, sum, losses, n, add)); return;
     }

@@ -1,8 +1,8 @@
-// columns.cuh - sums over the rows of a matrix on CUDA: a block's warps, then slots, each in order.
+// columns.cuh - sums over the rows of a matrix on CUDA: a block's warps, then groups, each in order.
 //
-// columns_store() ends a kernel that has walked over a slot's rows: what its warps have kept in registers becomes the
-// slot's partial sums. columns_total() reads these, 4 bytes a slot and column, and adds them up: warp w those of slots
-// w, w + COLUMNS_WARPS, ..., then the warps in order.
+// columns_store() ends a kernel that has walked over a group's rows: what its warps have kept in registers becomes the
+// group's partial sums. columns_total() reads these, 4 bytes a group and column, and adds them up: warp w those of
+// groups w, w + COLUMNS_WARPS, ..., then the warps in order.
 #ifndef COLUMNS_CUH
 #define COLUMNS_CUH
 
@@ -22,14 +22,14 @@ __device__ __forceinline__ void columns_store(float *to, size_t left, const floa
     }
 }
 
-// to[c] (+)= sum over slots of sums[slot][c], n columns; those from n_first on go to `rest`.
-__global__ static void columns_total_kernel(float *to, float *rest, size_t n_first, const float *sums, size_t slots,
+// to[c] (+)= sum over groups of sums[group][c], n columns; those from n_first on go to `rest`.
+__global__ static void columns_total_kernel(float *to, float *rest, size_t n_first, const float *sums, size_t groups,
                                             size_t n, bool add) {
     __shared__ float partial[COLUMNS_WARPS][WARP];
     const size_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, c = (size_t)blockIdx.x * WARP + lane;
     float sum = 0.0f;
 #pragma unroll 4
-    for (size_t slot = warp; slot < slots && c < n; slot += COLUMNS_WARPS) sum += sums[slot * n + c];
+    for (size_t group = warp; group < groups && c < n; group += COLUMNS_WARPS) sum += sums[group * n + c];
     partial[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || c >= n) return;
@@ -39,8 +39,8 @@ __global__ static void columns_total_kernel(float *to, float *rest, size_t n_fir
 }
 
 static inline void columns_total(Device *device, float *to, float *rest, size_t n_first, const float *sums,
-                                 size_t slots, size_t n, bool add) {
-    CUDA_RUN(device, columns_total_kernel, ceil_div(n, WARP), CUDA_THREADS, 0, to, rest, n_first, sums, slots, n, add);
+                                 size_t groups, size_t n, bool add) {
+    CUDA_RUN(device, columns_total_kernel, ceil_div(n, WARP), CUDA_THREADS, 0, to, rest, n_first, sums, groups, n, add);
 }
 
 #endif

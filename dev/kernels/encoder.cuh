@@ -10,13 +10,13 @@
 #include "columns.h"
 #include "vector.cuh"
 
-template <Number TYPE, int N>
+template <Dtype DTYPE, int N>
 __global__ static void encoder_forward_kernel(void *out, const int32_t *tokens, const void *wte, const void *wpe,
                                               size_t T, size_t C, size_t n_elements) {
     vector_walk<N>(n_elements, [=](auto width, size_t at) {
         constexpr int W = decltype(width)::value;
         const size_t bt = at / C, c = at % C;
-        Vector<TYPE, W> x, position;
+        Vector<DTYPE, W> x, position;
         x.load(wte, (size_t)tokens[bt] * C + c);
         position.load(wpe, bt % T * C + c);
 #pragma unroll
@@ -25,11 +25,11 @@ __global__ static void encoder_forward_kernel(void *out, const int32_t *tokens, 
     });
 }
 
-static inline void encoder_forward_cuda(Device *device, Number type, void *out, const int32_t *tokens, const void *wte,
+static inline void encoder_forward_cuda(Device *device, Dtype dtype, void *out, const int32_t *tokens, const void *wte,
                                         const void *wpe, size_t B, size_t T, size_t C) {
-    const bool wide = vector_is_wide(C * number_size(type), out, wte, wpe, NULL);
-    auto run = VECTOR_SELECT(type, wide, encoder_forward_kernel);
-    CUDA_RUN(device, run, vector_blocks(type, wide, B * T * C), CUDA_THREADS, 0, out, tokens, wte, wpe, T, C,
+    const bool wide = vector_is_wide(C * number_size(dtype), out, wte, wpe, NULL);
+    auto run = VECTOR_SELECT(dtype, wide, encoder_forward_kernel);
+    CUDA_RUN(device, run, vector_blocks(dtype, wide, B * T * C), CUDA_THREADS, 0, out, tokens, wte, wpe, T, C,
              B * T * C);
 }
 
@@ -41,7 +41,7 @@ template <int N> __device__ __forceinline__ size_t encoder_channel() {
 }
 
 // A warp's position t: dwpe[t,:] (+)= the sum over the sequences, which is 0 from T on.
-template <Number TYPE, int N>
+template <Dtype DTYPE, int N>
 __device__ __forceinline__ void encoder_sum_position(float *dwpe, const void *dout, size_t t, size_t B, size_t T,
                                                      size_t C, bool add) {
     const size_t c = encoder_channel<N>();
@@ -49,7 +49,7 @@ __device__ __forceinline__ void encoder_sum_position(float *dwpe, const void *do
     if (c >= C) return;
 #pragma unroll 8
     for (size_t b = 0; b < (t < T ? B : 0); b++) {
-        Vector<TYPE, N> x;
+        Vector<DTYPE, N> x;
         x.load(dout, (b * T + t) * C + c);
 #pragma unroll
         for (int i = 0; i < N; i++) sum.x[i] += x.x[i];
@@ -58,7 +58,7 @@ __device__ __forceinline__ void encoder_sum_position(float *dwpe, const void *do
 }
 
 // A warp's sum of rows positions[at ... stop) of dout; lanes beyond the channels read the last ones.
-template <Number TYPE, int N>
+template <Dtype DTYPE, int N>
 __device__ __forceinline__ Vector<FP32, N> encoder_sum_rows(const void *dout, const int32_t *positions, int32_t at,
                                                             int32_t stop, size_t C) {
     constexpr int LOADS = 4;  // on their way at the same time
@@ -68,7 +68,7 @@ __device__ __forceinline__ Vector<FP32, N> encoder_sum_rows(const void *dout, co
     for (; at < stop; at += WARP) {
         const int32_t mine = at + lane < stop ? positions[at + lane] : 0, rows = min(stop - at, WARP);
         for (int32_t i = 0; i < rows; i += LOADS) {
-            Vector<TYPE, N> x[LOADS] = {};  // what is not there adds zeros
+            Vector<DTYPE, N> x[LOADS] = {};  // what is not there adds zeros
 #pragma unroll
             for (int k = 0; k < LOADS; k++) {
                 const size_t row = (size_t)__shfl_sync(0xffffffffu, mine, i + k);
@@ -88,7 +88,7 @@ __device__ __forceinline__ Vector<FP32, N> encoder_sum_rows(const void *dout, co
 // far from each other, as neighbours are often frequent together. A slice is read twice, so that the second time most
 // of it can come from the L2 cache. A warp adds up the rows of one token, if they are one portion; then all warps share
 // those of more.
-template <Number TYPE, int N>
+template <Dtype DTYPE, int N>
 __global__ static void encoder_backward_kernel(float *dwte, float *dwpe, const void *dout, const int32_t *tokens,
                                                const int32_t *positions, size_t n_distinct, size_t position_blocks,
                                                size_t B, size_t T, size_t n_rows, size_t C, bool add) {
@@ -96,7 +96,7 @@ __global__ static void encoder_backward_kernel(float *dwte, float *dwpe, const v
     const uint32_t all = 0xffffffffu, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if (blockIdx.x < position_blocks) {
         const size_t t = (size_t)blockIdx.x * COLUMNS_WARPS + warp;
-        if (t < n_rows) encoder_sum_position<TYPE, N>(dwpe, dout, t, B, T, C, add);
+        if (t < n_rows) encoder_sum_position<DTYPE, N>(dwpe, dout, t, B, T, C, add);
         return;
     }
     // Lane w of every warp knows where the rows of the block's token w are.
@@ -107,24 +107,24 @@ __global__ static void encoder_backward_kernel(float *dwte, float *dwpe, const v
     const int32_t begin = is_there ? first[k] : 0, end = is_there ? first[k + 1] : 0;
     const int32_t own_begin = __shfl_sync(all, begin, warp), own_end = __shfl_sync(all, end, warp);
     if (own_begin < own_end && own_end - own_begin <= ENCODER_ROWS) {
-        const Vector<FP32, N> sum = encoder_sum_rows<TYPE, N>(dout, positions, own_begin, own_end, C);
+        const Vector<FP32, N> sum = encoder_sum_rows<DTYPE, N>(dout, positions, own_begin, own_end, C);
         if (c < C) vector_add<N>(dwte + (size_t)tokens[positions[own_begin]] * C + c, sum.x, true);
     }
     for (uint32_t many = __ballot_sync(all, end - begin > ENCODER_ROWS); many != 0; many &= many - 1) {
         const int w = __ffs((int)many) - 1;
         const int32_t from = __shfl_sync(all, begin, w), to = __shfl_sync(all, end, w);
         const int32_t portion = (int32_t)encoder_portion((size_t)(to - from)), at = from + (int32_t)warp * portion;
-        const Vector<FP32, N> sum = encoder_sum_rows<TYPE, N>(dout, positions, at, min(at + portion, to), C);
+        const Vector<FP32, N> sum = encoder_sum_rows<DTYPE, N>(dout, positions, at, min(at + portion, to), C);
         columns_store<N, true>(dwte + (size_t)tokens[positions[from]] * C + c0, C - c0, sum.x, shared);
     }
 }
 
-static inline void encoder_backward_cuda(Device *device, Number type, float *dwte, float *dwpe, const void *dout,
+static inline void encoder_backward_cuda(Device *device, Dtype dtype, float *dwte, float *dwpe, const void *dout,
                                          const int32_t *tokens, const int32_t *positions, size_t n_distinct, size_t B,
                                          size_t T, size_t maxT, size_t C, bool add) {
-    const bool wide = vector_is_wide(C * number_size(type), dout, dwte, dwpe, NULL);
-    auto run = VECTOR_SELECT(type, wide, encoder_backward_kernel);
-    const size_t slices = ceil_div(C, WARP * (wide ? (size_t)vector_wide(type) : 1));
+    const bool wide = vector_is_wide(C * number_size(dtype), dout, dwte, dwpe, NULL);
+    auto run = VECTOR_SELECT(dtype, wide, encoder_backward_kernel);
+    const size_t slices = ceil_div(C, WARP * (wide ? (size_t)vector_wide(dtype) : 1));
     const size_t n_rows = add ? T : maxT;  // of dwpe
     const size_t position_blocks = ceil_div(n_rows, COLUMNS_WARPS), token_blocks = ceil_div(n_distinct, COLUMNS_WARPS);
     CUDA_RUN_GRID(device, run, cuda_grid(position_blocks + token_blocks, slices), CUDA_THREADS, 0, dwte, dwpe, dout,

@@ -15,7 +15,7 @@
 
 #include "../device.h"
 
-static inline void encoder_forward_cpu(Number type, void *out, const int32_t *tokens, const void *wte,
+static inline void encoder_forward_cpu(Dtype dtype, void *out, const int32_t *tokens, const void *wte,
                                        const void *wpe, size_t B, size_t T, size_t C) {
 #pragma omp parallel for schedule(static)
     for (int64_t bt = 0; bt < (int64_t)(B * T); bt++) {
@@ -23,11 +23,11 @@ static inline void encoder_forward_cpu(Number type, void *out, const int32_t *to
         size_t row = (size_t)bt * C, token = (size_t)tokens[bt] * C, position = (size_t)bt % T * C;
         for (size_t c = 0, n; c < C; c += n) {
             n = size_min(C - c, NUMBER_BLOCK);
-            const float *x = number_load(type, wte, token + c, n, token_block);
-            const float *p = number_load(type, wpe, position + c, n, position_block);
-            float *y = number_target(type, out, row + c, out_block);
+            const float *x = number_load(dtype, wte, token + c, n, token_block);
+            const float *p = number_load(dtype, wpe, position + c, n, position_block);
+            float *y = number_target(dtype, out, row + c, out_block);
             for (size_t i = 0; i < n; i++) y[i] = x[i] + p[i];
-            number_store(type, out, row + c, n, y);
+            number_store(dtype, out, row + c, n, y);
         }
     }
 }
@@ -55,16 +55,16 @@ static inline size_t encoder_sort(int32_t *positions, int32_t *counts, const int
 }
 
 // Rows of a portion of a token's sum.
-SHARED size_t encoder_portion(size_t rows) { return size_max(ENCODER_ROWS, ceil_div(rows, ENCODER_PORTIONS)); }
+HOST_DEVICE size_t encoder_portion(size_t rows) { return size_max(ENCODER_ROWS, ceil_div(rows, ENCODER_PORTIONS)); }
 
 // to[0 ... n) += a row's channels.
-static inline void encoder_add(Number type, float *to, const void *dout, size_t at, size_t n) {
+static inline void encoder_add(Dtype dtype, float *to, const void *dout, size_t at, size_t n) {
     float block[ENCODER_CHANNELS];
-    const float *x = number_load(type, dout, at, n, block);
+    const float *x = number_load(dtype, dout, at, n, block);
     for (size_t i = 0; i < n; i++) to[i] += x[i];
 }
 
-static inline void encoder_backward_cpu(Number type, float *dwte, float *dwpe, const void *dout, const int32_t *tokens,
+static inline void encoder_backward_cpu(Dtype dtype, float *dwte, float *dwpe, const void *dout, const int32_t *tokens,
                                         const int32_t *positions, size_t n_distinct, size_t B, size_t T, size_t maxT,
                                         size_t C, bool add) {
     const int32_t *first = positions + B * T;
@@ -78,7 +78,7 @@ static inline void encoder_backward_cpu(Number type, float *dwte, float *dwpe, c
         for (size_t begin = (size_t)first[k]; begin < end; begin += portion) {
             float part[ENCODER_CHANNELS] = {0};
             for (size_t at = begin; at < size_min(begin + portion, end); at++) {
-                encoder_add(type, part, dout, (size_t)positions[at] * C + c, n);
+                encoder_add(dtype, part, dout, (size_t)positions[at] * C + c, n);
             }
             for (size_t i = 0; i < n; i++) sum[i] += part[i];
         }
@@ -89,7 +89,7 @@ static inline void encoder_backward_cpu(Number type, float *dwte, float *dwpe, c
         for (size_t c = 0; c < C; c += ENCODER_CHANNELS) {
             const size_t at = (size_t)t * C + c, n = size_min(C - c, ENCODER_CHANNELS);
             float sum[ENCODER_CHANNELS] = {0};
-            for (size_t b = 0; b < B && (size_t)t < T; b++) encoder_add(type, sum, dout, b * T * C + at, n);
+            for (size_t b = 0; b < B && (size_t)t < T; b++) encoder_add(dtype, sum, dout, b * T * C + at, n);
             for (size_t i = 0; i < n; i++) dwpe[at + i] = add ? dwpe[at + i] + sum[i] : sum[i];
         }
     }
@@ -99,31 +99,31 @@ static inline void encoder_backward_cpu(Number type, float *dwte, float *dwpe, c
 #include "encoder.cuh"
 #endif
 
-static inline void encoder_forward(Device *device, Number type, void *out, const int32_t *tokens, const void *wte,
+static inline void encoder_forward(Device *device, Dtype dtype, void *out, const int32_t *tokens, const void *wte,
                                    const void *wpe, size_t B, size_t T, size_t C) {
     double n = (double)(B * T * C);
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, n, 3 * n * (double)number_size(type)); return;
-    case DEVICE_CPU: encoder_forward_cpu(type, out, tokens, wte, wpe, B, T, C); return;
-    case DEVICE_CUDA: CUDA_ONLY(encoder_forward_cuda(device, type, out, tokens, wte, wpe, B, T, C)); return;
+    case DEVICE_PLAN: device_count(device, n, 3 * n * (double)number_size(dtype)); return;
+    case DEVICE_CPU: encoder_forward_cpu(dtype, out, tokens, wte, wpe, B, T, C); return;
+    case DEVICE_CUDA: CUDA_ONLY(encoder_forward_cuda(device, dtype, out, tokens, wte, wpe, B, T, C)); return;
     }
 }
 
 // positions, n_distinct: encoder_sort()'s, of the tokens. `add` false: the first micro-batch of a step; dwpe (all maxT
 // rows) is replaced.
-static inline void encoder_backward(Device *device, Number type, float *dwte, float *dwpe, const void *dout,
+static inline void encoder_backward(Device *device, Dtype dtype, float *dwte, float *dwpe, const void *dout,
                                     const int32_t *tokens, const int32_t *positions, size_t n_distinct, size_t B,
                                     size_t T, size_t maxT, size_t C, bool add) {
     double n = (double)(B * T * C), rows_of_tokens = (double)(n_distinct * C);
     switch (device->kind) {
     case DEVICE_PLAN:
-        device_plan(device, 2 * n, n * (double)number_size(type) + 8 * rows_of_tokens + 8 * (double)(maxT * C));
+        device_count(device, 2 * n, n * (double)number_size(dtype) + 8 * rows_of_tokens + 8 * (double)(maxT * C));
         return;
     case DEVICE_CPU:
-        encoder_backward_cpu(type, dwte, dwpe, dout, tokens, positions, n_distinct, B, T, maxT, C, add);
+        encoder_backward_cpu(dtype, dwte, dwpe, dout, tokens, positions, n_distinct, B, T, maxT, C, add);
         return;
     case DEVICE_CUDA:
-        CUDA_ONLY(encoder_backward_cuda(device, type, dwte, dwpe, dout, tokens, positions, n_distinct, B, T, maxT, C,
+        CUDA_ONLY(encoder_backward_cuda(device, dtype, dwte, dwpe, dout, tokens, positions, n_distinct, B, T, maxT, C,
                                         add));
         return;
     }

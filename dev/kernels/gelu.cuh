@@ -1,16 +1,16 @@
 // gelu.cuh - the activation function on CUDA: 16 bytes a thread at a time.
 //
 // Forward reads one element and writes one; backward reads two and writes one. The bias of the product before it can
-// be summed in the backward's visit: of dx as it is stored, over a slot's rows, in the order of bias.cuh.
+// be summed in the backward's visit: of dx as it is stored, over a group's rows, in the order of bias.cuh.
 #ifndef GELU_CUH
 #define GELU_CUH
 
 #include "vector.cuh"
 
-template <Number TYPE, int N> __global__ static void gelu_forward_kernel(void *out, const void *in, size_t n) {
+template <Dtype DTYPE, int N> __global__ static void gelu_forward_kernel(void *out, const void *in, size_t n) {
     vector_walk<N>(n, [=](auto width, size_t at) {
         constexpr int W = decltype(width)::value;
-        Vector<TYPE, W> x;
+        Vector<DTYPE, W> x;
         x.load(in, at);
 #pragma unroll
         for (int i = 0; i < W; i++) x.x[i] = gelu_scalar(x.x[i]);
@@ -18,17 +18,17 @@ template <Number TYPE, int N> __global__ static void gelu_forward_kernel(void *o
     });
 }
 
-static inline void gelu_forward_cuda(Device *device, Number type, void *out, const void *in, size_t n_elements) {
+static inline void gelu_forward_cuda(Device *device, Dtype dtype, void *out, const void *in, size_t n_elements) {
     const bool wide = vector_is_wide(0, out, in, NULL, NULL);
-    auto run = VECTOR_SELECT(type, wide, gelu_forward_kernel);
-    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, out, in, n_elements);
+    auto run = VECTOR_SELECT(dtype, wide, gelu_forward_kernel);
+    CUDA_RUN(device, run, vector_blocks(dtype, wide, n_elements), CUDA_THREADS, 0, out, in, n_elements);
 }
 
-template <Number TYPE, int N>
+template <Dtype DTYPE, int N>
 __global__ static void gelu_backward_kernel(void *dx, const void *dy, const void *in, size_t n) {
     vector_walk<N>(n, [=](auto width, size_t at) {
         constexpr int W = decltype(width)::value;
-        Vector<TYPE, W> x, d;
+        Vector<DTYPE, W> x, d;
         x.load(in, at);
         d.load(dy, at);
 #pragma unroll
@@ -37,25 +37,25 @@ __global__ static void gelu_backward_kernel(void *dx, const void *dy, const void
     });
 }
 
-static inline void gelu_backward_cuda(Device *device, Number type, void *dx, const void *dy, const void *in,
+static inline void gelu_backward_cuda(Device *device, Dtype dtype, void *dx, const void *dy, const void *in,
                                       size_t n_elements) {
     const bool wide = vector_is_wide(0, dx, dy, in, NULL);
-    auto run = VECTOR_SELECT(type, wide, gelu_backward_kernel);
-    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, dx, dy, in, n_elements);
+    auto run = VECTOR_SELECT(dtype, wide, gelu_backward_kernel);
+    CUDA_RUN(device, run, vector_blocks(dtype, wide, n_elements), CUDA_THREADS, 0, dx, dy, in, n_elements);
 }
 
-// dx as gelu_backward's, and its sums over a slot's rows as bias_backward_kernel's.
-template <Number TYPE, int N>
+// dx as gelu_backward's, and its sums over a group's rows as bias_backward_kernel's.
+template <Dtype DTYPE, int N>
 __global__ static void gelu_backward_bias_kernel(void *dx, float *sums, const void *dy, const void *in, size_t rows,
                                                  size_t C) {
     __shared__ float shared[COLUMNS_WARPS * WARP * N];
     const size_t c0 = (size_t)blockIdx.x * WARP * N, c = c0 + threadIdx.x % WARP * N;
-    const size_t per_slot = ceil_div(rows, gridDim.y), first = blockIdx.y * per_slot;
-    const size_t last = size_min(rows, first + per_slot);
+    const size_t per_group = ceil_div(rows, gridDim.y), first = blockIdx.y * per_group;
+    const size_t last = size_min(rows, first + per_group);
     float own[N] = {};
 #pragma unroll 2
     for (size_t r = first + threadIdx.x / WARP; r < last && c < C; r += COLUMNS_WARPS) {
-        Vector<TYPE, N> x, d;
+        Vector<DTYPE, N> x, d;
         x.load(in, r * C + c);
         d.load(dy, r * C + c);
 #pragma unroll
@@ -68,14 +68,14 @@ __global__ static void gelu_backward_bias_kernel(void *dx, float *sums, const vo
     columns_store<N>(sums + blockIdx.y * C + c0, C - c0, own, shared);
 }
 
-static inline void gelu_backward_bias_cuda(Device *device, Number type, void *dx, float *dbias, const void *dy,
+static inline void gelu_backward_bias_cuda(Device *device, Dtype dtype, void *dx, float *dbias, const void *dy,
                                            const void *in, size_t rows, size_t C, bool add, float *sums) {
-    const size_t slots = bias_slots(device, rows);
-    const bool wide = vector_is_wide(C * number_size(type), dx, dy, in, NULL);
-    auto run = VECTOR_SELECT(type, wide, gelu_backward_bias_kernel);
-    const size_t across = ceil_div(C, WARP * (wide ? vector_wide(type) : 1));
-    CUDA_RUN_GRID(device, run, cuda_grid(across, slots), CUDA_THREADS, 0, dx, sums, dy, in, rows, C);
-    columns_total(device, dbias, NULL, C, sums, slots, C, add);
+    const size_t groups = bias_groups(device, rows);
+    const bool wide = vector_is_wide(C * number_size(dtype), dx, dy, in, NULL);
+    auto run = VECTOR_SELECT(dtype, wide, gelu_backward_bias_kernel);
+    const size_t across = ceil_div(C, WARP * (wide ? vector_wide(dtype) : 1));
+    CUDA_RUN_GRID(device, run, cuda_grid(across, groups), CUDA_THREADS, 0, dx, sums, dy, in, rows, C);
+    columns_total(device, dbias, NULL, C, sums, groups, C, add);
 }
 
 #endif

@@ -14,12 +14,12 @@
 #define GELU_CUBIC 0.044715f
 
 // Beyond +-1e4 the sigmoid is 1 or as good as 0: the clamps only keep x and x^2 from overflowing there.
-SHARED float gelu_scalar(float x) {
+HOST_DEVICE float gelu_scalar(float x) {
     x = x < -1e4f ? -1e4f : x;
     return x * number_sigmoid(2.0f * GELU_SCALE * fmaf(GELU_CUBIC * x * x, x, x));
 }
 
-SHARED float gelu_gradient_scalar(float x, float dy) {
+HOST_DEVICE float gelu_gradient_scalar(float x, float dy) {
     x = x < -1e4f ? -1e4f : x;
     x = x > 1e4f ? 1e4f : x;
     float s = number_sigmoid(2.0f * GELU_SCALE * fmaf(GELU_CUBIC * x * x, x, x));
@@ -27,28 +27,28 @@ SHARED float gelu_gradient_scalar(float x, float dy) {
     return dy * fmaf(x * s * (1.0f - s), du, s);
 }
 
-static inline void gelu_forward_cpu(Number type, void *out, const void *in, size_t n_elements) {
+static inline void gelu_forward_cpu(Dtype dtype, void *out, const void *in, size_t n_elements) {
 #pragma omp parallel for schedule(static)
     for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
         float in_block[NUMBER_BLOCK], out_block[NUMBER_BLOCK];
         size_t n = size_min(n_elements - (size_t)at, NUMBER_BLOCK);
-        const float *x = number_load(type, in, (size_t)at, n, in_block);
-        float *y = number_target(type, out, (size_t)at, out_block);
+        const float *x = number_load(dtype, in, (size_t)at, n, in_block);
+        float *y = number_target(dtype, out, (size_t)at, out_block);
         for (size_t i = 0; i < n; i++) y[i] = gelu_scalar(x[i]);
-        number_store(type, out, (size_t)at, n, y);
+        number_store(dtype, out, (size_t)at, n, y);
     }
 }
 
-static inline void gelu_backward_cpu(Number type, void *dx, const void *dy, const void *in, size_t n_elements) {
+static inline void gelu_backward_cpu(Dtype dtype, void *dx, const void *dy, const void *in, size_t n_elements) {
 #pragma omp parallel for schedule(static)
     for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
         float in_block[NUMBER_BLOCK], dy_block[NUMBER_BLOCK], dx_block[NUMBER_BLOCK];
         size_t n = size_min(n_elements - (size_t)at, NUMBER_BLOCK);
-        const float *x = number_load(type, in, (size_t)at, n, in_block);
-        const float *d = number_load(type, dy, (size_t)at, n, dy_block);
-        float *to = number_target(type, dx, (size_t)at, dx_block);
+        const float *x = number_load(dtype, in, (size_t)at, n, in_block);
+        const float *d = number_load(dtype, dy, (size_t)at, n, dy_block);
+        float *to = number_target(dtype, dx, (size_t)at, dx_block);
         for (size_t i = 0; i < n; i++) to[i] = gelu_gradient_scalar(x[i], d[i]);
-        number_store(type, dx, (size_t)at, n, to);
+        number_store(dtype, dx, (size_t)at, n, to);
     }
 }
 
@@ -56,44 +56,44 @@ static inline void gelu_backward_cpu(Number type, void *dx, const void *dy, cons
 #include "gelu.cuh"
 #endif
 
-static inline void gelu_forward(Device *device, Number type, void *out, const void *in, size_t n_elements) {
+static inline void gelu_forward(Device *device, Dtype dtype, void *out, const void *in, size_t n_elements) {
     double n = (double)n_elements;
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 25 * n, 2 * n * (double)number_size(type)); return;
-    case DEVICE_CPU: gelu_forward_cpu(type, out, in, n_elements); return;
+    case DEVICE_PLAN: device_count(device, 25 * n, 2 * n * (double)number_size(dtype)); return;
+    case DEVICE_CPU: gelu_forward_cpu(dtype, out, in, n_elements); return;
     case DEVICE_CUDA:
-        CUDA_ONLY(gelu_forward_cuda(device, type, out, in, n_elements));
+        CUDA_ONLY(gelu_forward_cuda(device, dtype, out, in, n_elements));
         return;
     }
 }
 
-static inline void gelu_backward(Device *device, Number type, void *dx, const void *dy, const void *in,
+static inline void gelu_backward(Device *device, Dtype dtype, void *dx, const void *dy, const void *in,
                                  size_t n_elements) {
     double n = (double)n_elements;
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 30 * n, 3 * n * (double)number_size(type)); return;
-    case DEVICE_CPU: gelu_backward_cpu(type, dx, dy, in, n_elements); return;
+    case DEVICE_PLAN: device_count(device, 30 * n, 3 * n * (double)number_size(dtype)); return;
+    case DEVICE_CPU: gelu_backward_cpu(dtype, dx, dy, in, n_elements); return;
     case DEVICE_CUDA:
-        CUDA_ONLY(gelu_backward_cuda(device, type, dx, dy, in, n_elements));
+        CUDA_ONLY(gelu_backward_cuda(device, dtype, dx, dy, in, n_elements));
         return;
     }
 }
 
 // gelu_backward of (rows, C), and dbias (C) fp32 (+)= column sums of dx: on CUDA in one visit.
-static inline void gelu_backward_bias(Device *device, Memory *memory, Number type, void *dx, float *dbias,
+static inline void gelu_backward_bias(Device *device, Memory *memory, Dtype dtype, void *dx, float *dbias,
                                       const void *dy, const void *in, size_t rows, size_t C, bool add) {
     if (device->real != DEVICE_CUDA) {
-        gelu_backward(device, type, dx, dy, in, rows * C);
-        bias_backward(device, memory, type, dbias, dx, rows, C, add);
+        gelu_backward(device, dtype, dx, dy, in, rows * C);
+        bias_backward(device, memory, dtype, dbias, dx, rows, C, add);
         return;
     }
     double n = (double)(rows * C);
     size_t mark = memory_mark(memory, TIER_DEVICE);
     float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH,
-                                       bias_slots(device, rows) * C * sizeof(float), "bias gradient sums");
+                                       bias_groups(device, rows) * C * sizeof(float), "bias gradient sums");
     (void)sums;
-    if (device->kind == DEVICE_PLAN) device_plan(device, 31 * n, 3 * n * (double)number_size(type));
-    else CUDA_ONLY(gelu_backward_bias_cuda(device, type, dx, dbias, dy, in, rows, C, add, sums));
+    if (device->kind == DEVICE_PLAN) device_count(device, 31 * n, 3 * n * (double)number_size(dtype));
+    else CUDA_ONLY(gelu_backward_bias_cuda(device, dtype, dx, dbias, dy, in, rows, C, add, sums));
     memory_release(memory, TIER_DEVICE, mark);
 }
 

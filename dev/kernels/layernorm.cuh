@@ -1,9 +1,9 @@
 // layernorm.cuh - LayerNorm on CUDA: each tensor crosses the memory bus once.
 //
 // Forward, with or without the residual, and the recomputation: a row a warp. A row of up to HELD vectors a lane stays
-// in registers between its three visits (mean; variance; y). A lane adds its own channels in ascending order, then lanes
-// are added in warp_sum()'s order. Backward: a row a warp at a time; its second visit finds it in the first cache. dw
-// and db: a lane keeps the sums of its channels over its warp's rows; warps, then slots are added in order
+// in registers between its three visits (mean; variance; y). A lane adds its own channels in ascending order, then
+// lanes are added in warp_sum()'s order. Backward: a row a warp at a time; its second visit finds it in the first
+// cache. dw and db: a lane keeps the sums of its channels over its warp's rows; warps, then groups are added in order
 // (columns.cuh).
 #ifndef LAYERNORM_CUH
 #define LAYERNORM_CUH
@@ -14,18 +14,18 @@ enum { LAYERNORM_ROWS = CUDA_THREADS / WARP };  // of a block: one a warp
 
 // in (with ADD: in + add, which goes to `sum`). A row of up to HELD vectors a lane (4: 1024 channels in bf16) is read
 // once; what is longer is read again from the caches.
-template <Number TYPE, int N, int HELD, bool ADD>
+template <Dtype DTYPE, int N, int HELD, bool ADD>
 __global__ static void layernorm_forward_kernel(void *out, float *mean, float *rstd, void *sum, const void *in,
                                                 const void *add, const void *w, const void *b, size_t rows, size_t C) {
     const size_t r = (size_t)blockIdx.x * LAYERNORM_ROWS + threadIdx.x / WARP, row = r * C;
     const size_t own = threadIdx.x % WARP * N, rest = HELD * WARP * N + own;
     if (r >= rows) return;
-    Vector<TYPE, N> held[HELD], x;
+    Vector<DTYPE, N> held[HELD], x;
     float total = 0.0f, squares = 0.0f;
-    const auto read = [&](Vector<TYPE, N> &to, size_t c) {
+    const auto read = [&](Vector<DTYPE, N> &to, size_t c) {
         to.load(in, row + c);
         if (ADD) {
-            Vector<TYPE, N> y;
+            Vector<DTYPE, N> y;
             y.load(add, row + c);
             for (int i = 0; i < N; i++) to.x[i] += y.x[i];
             to.round();
@@ -39,7 +39,7 @@ __global__ static void layernorm_forward_kernel(void *out, float *mean, float *r
     }
     for (size_t c = rest; c < C; c += WARP * N) read(x, c);
     const float m = warp_sum(total) / (float)C;
-    const auto deviate = [&](const Vector<TYPE, N> &from) {
+    const auto deviate = [&](const Vector<DTYPE, N> &from) {
         for (int i = 0; i < N; i++) squares = fmaf(from.x[i] - m, from.x[i] - m, squares);
     };
 #pragma unroll
@@ -51,8 +51,8 @@ __global__ static void layernorm_forward_kernel(void *out, float *mean, float *r
         deviate(x);
     }
     const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)C + LAYERNORM_EPSILON);
-    const auto write = [&](Vector<TYPE, N> &from, size_t c) {
-        Vector<TYPE, N> weight, bias;
+    const auto write = [&](Vector<DTYPE, N> &from, size_t c) {
+        Vector<DTYPE, N> weight, bias;
         weight.load(w, c);
         bias.load(b, c);
         for (int i = 0; i < N; i++) from.x[i] = layernorm_scalar(from.x[i], m, scale, weight.x[i], bias.x[i]);
@@ -71,32 +71,32 @@ __global__ static void layernorm_forward_kernel(void *out, float *mean, float *r
     rstd[r] = scale;
 }
 
-template <Number TYPE, bool ADD> static inline auto layernorm_form(bool wide, bool few) {
-    return !wide ? layernorm_forward_kernel<TYPE, 1, 8, ADD>
-           : few ? layernorm_forward_kernel<TYPE, vector_wide(TYPE), 4, ADD>
-                 : layernorm_forward_kernel<TYPE, vector_wide(TYPE), 8, ADD>;
+template <Dtype DTYPE, bool ADD> static inline auto layernorm_form(bool wide, bool few) {
+    return !wide ? layernorm_forward_kernel<DTYPE, 1, 8, ADD>
+           : few ? layernorm_forward_kernel<DTYPE, vector_wide(DTYPE), 4, ADD>
+                 : layernorm_forward_kernel<DTYPE, vector_wide(DTYPE), 8, ADD>;
 }
-template <Number TYPE> static inline auto layernorm_forward_form(bool wide, bool few) {
-    return layernorm_form<TYPE, false>(wide, few);
+template <Dtype DTYPE> static inline auto layernorm_forward_form(bool wide, bool few) {
+    return layernorm_form<DTYPE, false>(wide, few);
 }
-template <Number TYPE> static inline auto layernorm_residual_form(bool wide, bool few) {
-    return layernorm_form<TYPE, true>(wide, few);
+template <Dtype DTYPE> static inline auto layernorm_residual_form(bool wide, bool few) {
+    return layernorm_form<DTYPE, true>(wide, few);
 }
 
 template <bool ADD>
-static inline void layernorm_forward_run(Device *device, Number type, void *out, float *mean, float *rstd, void *sum,
+static inline void layernorm_forward_run(Device *device, Dtype dtype, void *out, float *mean, float *rstd, void *sum,
                                          const void *in, const void *add, const void *w, const void *b, size_t rows,
                                          size_t C) {
-    const size_t row_bytes = C * number_size(type);
+    const size_t row_bytes = C * number_size(dtype);
     const bool wide = vector_is_wide(row_bytes, out, in, w, b) && vector_is_wide(0, add, sum, NULL, NULL);
     const bool few = row_bytes <= 4 * 16 * WARP;
-    auto run = ADD ? VECTOR_FORM(type, layernorm_residual_form, wide, few)
-                   : VECTOR_FORM(type, layernorm_forward_form, wide, few);
+    auto run = ADD ? VECTOR_FORM(dtype, layernorm_residual_form, wide, few)
+                   : VECTOR_FORM(dtype, layernorm_forward_form, wide, few);
     CUDA_RUN(device, run, ceil_div(rows, LAYERNORM_ROWS), CUDA_THREADS, 0, out, mean, rstd, sum, in, add, w, b, rows,
              C);
 }
 
-template <Number TYPE, int N>
+template <Dtype DTYPE, int N>
 __global__ static void layernorm_recompute_kernel(void *out, const float *mean, const float *rstd, const void *in,
                                                   const void *w, const void *b, size_t rows, size_t C) {
     const size_t r = (size_t)blockIdx.x * LAYERNORM_ROWS + threadIdx.x / WARP, row = r * C;
@@ -104,7 +104,7 @@ __global__ static void layernorm_recompute_kernel(void *out, const float *mean, 
     const float m = mean[r], scale = rstd[r];
 #pragma unroll 4
     for (size_t c = threadIdx.x % WARP * N; c < C; c += WARP * N) {
-        Vector<TYPE, N> x, weight, bias;
+        Vector<DTYPE, N> x, weight, bias;
         x.load(in, row + c);
         weight.load(w, c);
         bias.load(b, c);
@@ -113,22 +113,22 @@ __global__ static void layernorm_recompute_kernel(void *out, const float *mean, 
     }
 }
 
-static inline void layernorm_recompute_cuda(Device *device, Number type, void *out, const float *mean,
+static inline void layernorm_recompute_cuda(Device *device, Dtype dtype, void *out, const float *mean,
                                             const float *rstd, const void *in, const void *w, const void *b,
                                             size_t rows, size_t C) {
-    auto run = VECTOR_SELECT(type, vector_is_wide(C * number_size(type), out, in, w, b), layernorm_recompute_kernel);
+    auto run = VECTOR_SELECT(dtype, vector_is_wide(C * number_size(dtype), out, in, w, b), layernorm_recompute_kernel);
     CUDA_RUN(device, run, ceil_div(rows, LAYERNORM_ROWS), CUDA_THREADS, 0, out, mean, rstd, in, w, b, rows, C);
 }
 
-// A slot's rows, one a warp at a time: dx, and the slot's sums for dw and db (slots, 2, C), which a lane keeps for the
-// HELD vectors of channels that are its own. The second visit to a row finds it in the first cache.
-template <Number TYPE, int N, int HELD>
+// A group's rows, one a warp at a time: dx, and the group's sums for dw and db (groups, 2, C), which a lane keeps for
+// the HELD vectors of channels that are its own. The second visit to a row finds it in the first cache.
+template <Dtype DTYPE, int N, int HELD>
 __global__ static void __launch_bounds__(CUDA_THREADS)
     layernorm_backward_kernel(void *dx, float *sums, const void *dy, const void *in, const float *mean,
                               const float *rstd, const void *w, size_t rows, size_t C, bool add) {
     __shared__ float shared[COLUMNS_WARPS * WARP * N];
-    const size_t per_slot = ceil_div(rows, gridDim.x), first = blockIdx.x * per_slot;
-    const size_t last = size_min(rows, first + per_slot), own = threadIdx.x % WARP * N;
+    const size_t per_group = ceil_div(rows, gridDim.x), first = blockIdx.x * per_group;
+    const size_t last = size_min(rows, first + per_group), own = threadIdx.x % WARP * N;
     float dw[HELD][N] = {}, db[HELD][N] = {};
     for (size_t r = first + threadIdx.x / WARP; r < last; r += COLUMNS_WARPS) {
         const float m = mean[r], scale = rstd[r];
@@ -137,7 +137,7 @@ __global__ static void __launch_bounds__(CUDA_THREADS)
         for (int v = 0; v < HELD; v++) {
             const size_t c = v * WARP * N + own;
             if (c >= C) continue;
-            Vector<TYPE, N> x, d, weight;
+            Vector<DTYPE, N> x, d, weight;
             x.load(in, r * C + c);
             d.load(dy, r * C + c);
             weight.load(w, c);
@@ -153,7 +153,7 @@ __global__ static void __launch_bounds__(CUDA_THREADS)
         const float dn_mean = warp_sum(dn_sum) / (float)C, dn_n_mean = warp_sum(dn_n_sum) / (float)C;
 #pragma unroll 2
         for (size_t c = own; c < C; c += WARP * N) {
-            Vector<TYPE, N> x, d, weight, to;
+            Vector<DTYPE, N> x, d, weight, to;
             x.load(in, r * C + c);
             d.load(dy, r * C + c);
             weight.load(w, c);
@@ -176,7 +176,7 @@ __global__ static void __launch_bounds__(CUDA_THREADS)
 }
 
 // Where rows are too long for that, or odd: the row's own part, a row a warp; then the sums, a channel a thread.
-__global__ static void layernorm_backward_rows_kernel(Number type, void *dx, const void *dy, const void *in,
+__global__ static void layernorm_backward_rows_kernel(Dtype dtype, void *dx, const void *dy, const void *in,
                                                       const float *mean, const float *rstd, const void *w, size_t rows,
                                                       size_t C, bool add) {
     const size_t r = (size_t)blockIdx.x * LAYERNORM_ROWS + threadIdx.x / WARP, row = r * C, lane = threadIdx.x % WARP;
@@ -184,54 +184,54 @@ __global__ static void layernorm_backward_rows_kernel(Number type, void *dx, con
     const float m = mean[r], scale = rstd[r];
     float dn_sum = 0.0f, dn_n_sum = 0.0f;
     for (size_t c = lane; c < C; c += WARP) {
-        float normal = (number_get(type, in, row + c) - m) * scale;
-        float dn = number_get(type, dy, row + c) * number_get(type, w, c);
+        float normal = (number_get(dtype, in, row + c) - m) * scale;
+        float dn = number_get(dtype, dy, row + c) * number_get(dtype, w, c);
         dn_sum += dn;
         dn_n_sum = fmaf(dn, normal, dn_n_sum);
     }
     const float dn_mean = warp_sum(dn_sum) / (float)C, dn_n_mean = warp_sum(dn_n_sum) / (float)C;
     for (size_t c = lane; c < C; c += WARP) {
-        const float gradient = layernorm_gradient(number_get(type, in, row + c), number_get(type, dy, row + c),
-                                                  number_get(type, w, c), m, scale, dn_mean, dn_n_mean);
-        number_put(type, dx, row + c, add ? number_get(type, dx, row + c) + gradient : gradient);
+        const float gradient = layernorm_gradient(number_get(dtype, in, row + c), number_get(dtype, dy, row + c),
+                                                  number_get(dtype, w, c), m, scale, dn_mean, dn_n_mean);
+        number_put(dtype, dx, row + c, add ? number_get(dtype, dx, row + c) + gradient : gradient);
     }
 }
 
-__global__ static void layernorm_backward_slots_kernel(Number type, float *sums, const void *dy, const void *in,
+__global__ static void layernorm_backward_groups_kernel(Dtype dtype, float *sums, const void *dy, const void *in,
                                                        const float *mean, const float *rstd, size_t rows, size_t C) {
-    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x, per_slot = ceil_div(rows, gridDim.y);
-    const size_t first = blockIdx.y * per_slot, last = size_min(rows, first + per_slot);
+    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x, per_group = ceil_div(rows, gridDim.y);
+    const size_t first = blockIdx.y * per_group, last = size_min(rows, first + per_group);
     float dw = 0.0f, db = 0.0f;
     if (c >= C) return;
     for (size_t r = first; r < last; r++) {
-        float d = number_get(type, dy, r * C + c);
-        dw = fmaf(d, (number_get(type, in, r * C + c) - mean[r]) * rstd[r], dw);
+        float d = number_get(dtype, dy, r * C + c);
+        dw = fmaf(d, (number_get(dtype, in, r * C + c) - mean[r]) * rstd[r], dw);
         db += d;
     }
     sums[blockIdx.y * 2 * C + c] = dw;
     sums[blockIdx.y * 2 * C + C + c] = db;
 }
 
-template <Number TYPE> static inline auto layernorm_backward_form(bool few) {
-    return few ? layernorm_backward_kernel<TYPE, vector_wide(TYPE), 4>
-               : layernorm_backward_kernel<TYPE, vector_wide(TYPE), 8>;
+template <Dtype DTYPE> static inline auto layernorm_backward_form(bool few) {
+    return few ? layernorm_backward_kernel<DTYPE, vector_wide(DTYPE), 4>
+               : layernorm_backward_kernel<DTYPE, vector_wide(DTYPE), 8>;
 }
 
-static inline void layernorm_backward_cuda(Device *device, Number type, void *dx, float *dw, float *db, const void *dy,
+static inline void layernorm_backward_cuda(Device *device, Dtype dtype, void *dx, float *dw, float *db, const void *dy,
                                            const void *in, const float *mean, const float *rstd, const void *w,
                                            size_t rows, size_t C, bool add_dx, bool add_dw, float *sums) {
-    const size_t slots = layernorm_slots(device, rows), size = number_size(type);
+    const size_t groups = layernorm_groups(device, rows), size = number_size(dtype);
     const size_t vectors = ceil_div(C * size, 16 * WARP);
     if (vector_is_wide(C * size, dx, dy, in, w) && vectors <= 8) {
-        auto run = VECTOR_FORM(type, layernorm_backward_form, vectors <= 4);
-        CUDA_RUN(device, run, slots, CUDA_THREADS, 0, dx, sums, dy, in, mean, rstd, w, rows, C, add_dx);
+        auto run = VECTOR_FORM(dtype, layernorm_backward_form, vectors <= 4);
+        CUDA_RUN(device, run, groups, CUDA_THREADS, 0, dx, sums, dy, in, mean, rstd, w, rows, C, add_dx);
     } else {
-        CUDA_RUN(device, layernorm_backward_rows_kernel, ceil_div(rows, LAYERNORM_ROWS), CUDA_THREADS, 0, type, dx, dy,
+        CUDA_RUN(device, layernorm_backward_rows_kernel, ceil_div(rows, LAYERNORM_ROWS), CUDA_THREADS, 0, dtype, dx, dy,
                  in, mean, rstd, w, rows, C, add_dx);
-        CUDA_RUN_GRID(device, layernorm_backward_slots_kernel, cuda_grid(ceil_div(C, CUDA_THREADS), slots),
-                      CUDA_THREADS, 0, type, sums, dy, in, mean, rstd, rows, C);
+        CUDA_RUN_GRID(device, layernorm_backward_groups_kernel, cuda_grid(ceil_div(C, CUDA_THREADS), groups),
+                      CUDA_THREADS, 0, dtype, sums, dy, in, mean, rstd, rows, C);
     }
-    columns_total(device, dw, db, C, sums, slots, 2 * C, add_dw);
+    columns_total(device, dw, db, C, sums, groups, 2 * C, add_dw);
 }
 
 #endif

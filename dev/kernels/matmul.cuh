@@ -19,8 +19,8 @@ typedef struct {
     bool own_kernel;  // the library has none for this shape
 } MatmulCuda;
 
-static inline cudaDataType_t matmul_cuda_type(Number type) {
-    return type == FP32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F;
+static inline cudaDataType_t matmul_cuda_type(Dtype dtype) {
+    return dtype == FP32 ? CUDA_R_32F : dtype == BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
 #define MATMUL_SET(what, object, attribute, value) \
@@ -33,11 +33,11 @@ __global__ static void matmul_plain_kernel(MatmulShape s, void *c, const void *a
         size_t m = i / s.N, n = i % s.N;
         float sum = 0.0f;
         for (size_t k = 0; k < s.K; k++) {
-            float x = number_get(s.a_type, a, s.a_transposed ? k * s.M + m : m * s.K + k);
-            sum = fmaf(x, number_get(s.b_type, b, s.b_transposed ? n * s.K + k : k * s.N + n), sum);
+            float x = number_get(s.a_dtype, a, s.a_transposed ? k * s.M + m : m * s.K + k);
+            sum = fmaf(x, number_get(s.b_dtype, b, s.b_transposed ? n * s.K + k : k * s.N + n), sum);
         }
-        if (s.bias) sum += number_get(s.a_type, bias, n);
-        number_put(s.c_type, c, i, s.add ? number_get(s.c_type, c, i) + sum : sum);
+        if (s.bias) sum += number_get(s.a_dtype, bias, n);
+        number_put(s.c_dtype, c, i, s.add ? number_get(s.c_dtype, c, i) + sum : sum);
     }
 }
 
@@ -81,17 +81,17 @@ static inline void matmul_cuda_create(Device *device, const MatmulShape *s, Matm
     MATMUL_SET(MatmulDesc, kept->operation, CUBLASLT_MATMUL_DESC_TRANSB, b_operation);
     if (s->bias) {
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        cudaDataType_t type = matmul_cuda_type(s->a_type);
+        cudaDataType_t dtype = matmul_cuda_type(s->a_dtype);
         MATMUL_SET(MatmulDesc, kept->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-        MATMUL_SET(MatmulDesc, kept->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+        MATMUL_SET(MatmulDesc, kept->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, dtype);
     }
     const uint64_t b_rows = s->b_transposed ? s->K : s->N, b_columns = s->b_transposed ? s->N : s->K;
     const uint64_t a_rows = s->a_transposed ? s->M : s->K, a_columns = s->a_transposed ? s->K : s->M;
-    BLAS_CHECK(cublasLtMatrixLayoutCreate(&kept->a_layout, matmul_cuda_type(s->b_type), b_rows, b_columns,
+    BLAS_CHECK(cublasLtMatrixLayoutCreate(&kept->a_layout, matmul_cuda_type(s->b_dtype), b_rows, b_columns,
                                           (int64_t)b_rows));
-    BLAS_CHECK(cublasLtMatrixLayoutCreate(&kept->b_layout, matmul_cuda_type(s->a_type), a_rows, a_columns,
+    BLAS_CHECK(cublasLtMatrixLayoutCreate(&kept->b_layout, matmul_cuda_type(s->a_dtype), a_rows, a_columns,
                                           (int64_t)a_rows));
-    BLAS_CHECK(cublasLtMatrixLayoutCreate(&kept->c_layout, matmul_cuda_type(s->c_type), s->N, s->M, (int64_t)s->N));
+    BLAS_CHECK(cublasLtMatrixLayoutCreate(&kept->c_layout, matmul_cuda_type(s->c_dtype), s->N, s->M, (int64_t)s->N));
     matmul_cuda_choose(device, s, kept);
 }
 

@@ -126,7 +126,7 @@ static inline MatmulEntry *matmul_add(Device *device, const MatmulShape *shape) 
         entry->scratchpad = matmul_workspace(device->compute_capability) + MATMUL_WORKSPACE_ALIGN;
         return entry;
     }
-    entry->tiled = !matmul->use_library || shape->a_type == FP16 || (shape->a_type == BF16 && !matmul->native_bf16);
+    entry->tiled = !matmul->use_library || shape->a_dtype == FP16 || (shape->a_dtype == BF16 && !matmul->native_bf16);
 #if USE_ONEDNN
     if (!entry->tiled) {
         entry->tiled = !matmul_onednn_describe(&matmul->library, &entry->onednn, &entry->shape, &entry->scratchpad);
@@ -184,12 +184,12 @@ static inline void matmul_run(Device *device, Memory *memory, MatmulShape *shape
     MatmulEntry *entry = matmul_find(device, shape);
     size_t mark = memory_mark(memory, TIER_DEVICE);
     void *scratchpad = memory_push(memory, TIER_DEVICE, KIND_WORKSPACE, entry->scratchpad, "matmul scratchpad");
-    double size = (double)number_size(shape->a_type);
+    double size = (double)number_size(shape->a_dtype);
     switch (device->kind) {
     case DEVICE_PLAN:
-        device_plan(device, 2.0 * (double)shape->M * (double)shape->N * (double)shape->K,
+        device_count(device, 2.0 * (double)shape->M * (double)shape->N * (double)shape->K,
                     size * ((double)(shape->M * shape->K) + (double)(shape->K * shape->N)) +
-                        (double)number_size(shape->c_type) * (double)(shape->M * shape->N) * (shape->add ? 2 : 1));
+                        (double)number_size(shape->c_dtype) * (double)(shape->M * shape->N) * (shape->add ? 2 : 1));
         break;
     case DEVICE_CPU:
         if (entry->tiled) matmul_tiled_cpu(shape, c, a, b, bias, (float *)scratchpad, device->threads);
@@ -206,26 +206,26 @@ static inline void matmul_run(Device *device, Memory *memory, MatmulShape *shape
 // What the model calls
 
 // out (rows, OC) = in (rows, IC) . weight (OC, IC)^T + bias (OC, or NULL)
-static inline void matmul_forward(Device *device, Memory *memory, Number type, void *out, const void *in,
+static inline void matmul_forward(Device *device, Memory *memory, Dtype dtype, void *out, const void *in,
                                   const void *weight, const void *bias, size_t rows, size_t IC, size_t OC) {
-    MatmulShape shape = matmul_shape(type, type, rows, OC, IC);
+    MatmulShape shape = matmul_shape(dtype, dtype, rows, OC, IC);
     shape.b_transposed = true;
     shape.bias = bias != NULL;
     matmul_run(device, memory, &shape, out, in, weight, bias);
 }
 
 // din (rows, IC) = dout (rows, OC) . weight (OC, IC)
-static inline void matmul_backward_input(Device *device, Memory *memory, Number type, void *din, const void *dout,
+static inline void matmul_backward_input(Device *device, Memory *memory, Dtype dtype, void *din, const void *dout,
                                          const void *weight, size_t rows, size_t IC, size_t OC) {
-    MatmulShape shape = matmul_shape(type, type, rows, IC, OC);
+    MatmulShape shape = matmul_shape(dtype, dtype, rows, IC, OC);
     matmul_run(device, memory, &shape, din, dout, weight, NULL);
 }
 
 // dweight (OC, IC) fp32 (+)= dout (rows, OC)^T . in (rows, IC); replaces unless `add`
-static inline void matmul_backward_weight(Device *device, Memory *memory, Number type, float *dweight,
+static inline void matmul_backward_weight(Device *device, Memory *memory, Dtype dtype, float *dweight,
                                           const void *dout, const void *in, size_t rows, size_t IC, size_t OC,
                                           bool add) {
-    MatmulShape shape = matmul_shape(type, FP32, OC, IC, rows);
+    MatmulShape shape = matmul_shape(dtype, FP32, OC, IC, rows);
     shape.a_transposed = true;
     shape.gradient = true;
     shape.add = add;

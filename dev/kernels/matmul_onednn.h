@@ -56,13 +56,13 @@ static inline const char *matmul_onednn_isa(bool *native_bf16) {
     return *native_bf16 ? "oneDNN, AVX-512 BF16" : "oneDNN, AVX-512";
 }
 
-static inline dnnl_data_type_t matmul_onednn_type(Number type) { return type == FP32 ? dnnl_f32 : dnnl_bf16; }
+static inline dnnl_data_type_t matmul_onednn_type(Dtype dtype) { return dtype == FP32 ? dnnl_f32 : dnnl_bf16; }
 
-static inline dnnl_memory_desc_t matmul_onednn_matrix(Number type, size_t rows, size_t columns, bool transposed) {
+static inline dnnl_memory_desc_t matmul_onednn_matrix(Dtype dtype, size_t rows, size_t columns, bool transposed) {
     dnnl_memory_desc_t description;
     dnnl_dims_t dims = {(dnnl_dim_t)rows, (dnnl_dim_t)columns};
     dnnl_dims_t strides = {transposed ? 1 : (dnnl_dim_t)columns, transposed ? (dnnl_dim_t)rows : 1};
-    matmul_check(dnnl_memory_desc_init_by_strides(&description, 2, dims, matmul_onednn_type(type), strides),
+    matmul_check(dnnl_memory_desc_init_by_strides(&description, 2, dims, matmul_onednn_type(dtype), strides),
                  "describing a matrix");
     return description;
 }
@@ -75,10 +75,10 @@ static inline void matmul_onednn_forget(MatmulPrimitive *kept) {
 // Describes the primitive and asks for the bytes of its scratchpad; false if the library has none that will do.
 static inline bool matmul_onednn_describe(const MatmulLibrary *library, MatmulPrimitive *kept, const MatmulShape *s,
                                           size_t *scratchpad) {
-    dnnl_memory_desc_t a = matmul_onednn_matrix(s->a_type, s->M, s->K, s->a_transposed);
-    dnnl_memory_desc_t b = matmul_onednn_matrix(s->b_type, s->K, s->N, s->b_transposed);
-    dnnl_memory_desc_t bias = matmul_onednn_matrix(s->a_type, 1, s->N, false);
-    dnnl_memory_desc_t c = matmul_onednn_matrix(s->c_type, s->M, s->N, false);
+    dnnl_memory_desc_t a = matmul_onednn_matrix(s->a_dtype, s->M, s->K, s->a_transposed);
+    dnnl_memory_desc_t b = matmul_onednn_matrix(s->b_dtype, s->K, s->N, s->b_transposed);
+    dnnl_memory_desc_t bias = matmul_onednn_matrix(s->a_dtype, 1, s->N, false);
+    dnnl_memory_desc_t c = matmul_onednn_matrix(s->c_dtype, s->M, s->N, false);
     dnnl_matmul_desc_t description;
     matmul_check(dnnl_matmul_desc_init(&description, &a, &b, s->bias ? &bias : NULL, &c), "describing a product");
     dnnl_primitive_attr_t attributes;

@@ -10,20 +10,20 @@
 typedef struct {
     size_t M, N, K;
     bool a_transposed, b_transposed;  // A stored (K, M), B stored (N, K)
-    Number a_type, b_type, c_type;
-    bool bias, add;  // C = A . B + bias (in a_type); C += A . B
+    Dtype a_dtype, b_dtype, c_dtype;
+    bool bias, add;  // C = A . B + bias (in a_dtype); C += A . B
     bool gradient;   // C is a gradient's sum: the product comes with `add` and without, and takes the same either way
     int alignment;   // bytes that all addresses are multiples of, at most 16; only CUDA asks
 } MatmulShape;
 
-static inline MatmulShape matmul_shape(Number type, Number c_type, size_t M, size_t N, size_t K) {
+static inline MatmulShape matmul_shape(Dtype dtype, Dtype c_dtype, size_t M, size_t N, size_t K) {
     MatmulShape shape;
     memset(&shape, 0, sizeof(shape));
     shape.M = M;
     shape.N = N;
     shape.K = K;
-    shape.a_type = shape.b_type = type;
-    shape.c_type = c_type;
+    shape.a_dtype = shape.b_dtype = dtype;
+    shape.c_dtype = c_dtype;
     return shape;
 }
 

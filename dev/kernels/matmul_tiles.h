@@ -44,7 +44,7 @@ static inline MatmulCut matmul_cut(const MatmulShape *s, int threads) {
     cut.unit_n = matmul_part(cut.N, size_max(MATMUL_UNIT / cut.K, TILE_N), TILE_N);
     size_t across = ceil_div(cut.N, cut.unit_n), down = ceil_div(MATMUL_UNITS * (size_t)threads, across);
     cut.unit_m = matmul_part(cut.M, ceil_div(cut.M, down), TILE_M);
-    cut.direct = s->a_type == FP32 && !s->a_transposed;
+    cut.direct = s->a_dtype == FP32 && !s->a_transposed;
     cut.parted = cut.K < s->K;
     cut.a = (cut.direct ? (size_t)TILE_M : cut.M) * cut.lda;
     cut.b = cut.N / TILE_N * cut.panel;
@@ -62,17 +62,17 @@ static inline size_t matmul_tiled_floats(const MatmulShape *s, int threads) {
 static inline void matmul_store_row(const MatmulShape *s, void *c, const void *bias, const float *sums, size_t m,
                                     size_t n0, size_t n) {
     float c_block[NUMBER_BLOCK], bias_block[NUMBER_BLOCK];
-    float *to = number_target(s->c_type, c, m * s->N + n0, c_block);
+    float *to = number_target(s->c_dtype, c, m * s->N + n0, c_block);
     if (s->bias) {
-        const float *b = number_load(s->a_type, bias, n0, n, bias_block);
+        const float *b = number_load(s->a_dtype, bias, n0, n, bias_block);
         for (size_t i = 0; i < n; i++) to[i] = sums[i] + b[i];
     } else if (s->add) {
-        const float *before = number_load(s->c_type, c, m * s->N + n0, n, c_block);  // a block, or C itself
+        const float *before = number_load(s->c_dtype, c, m * s->N + n0, n, c_block);  // a block, or C itself
         for (size_t i = 0; i < n; i++) to[i] = before[i] + sums[i];
     } else {
         for (size_t i = 0; i < n; i++) to[i] = sums[i];
     }
-    number_store(s->c_type, c, m * s->N + n0, n, to);
+    number_store(s->c_dtype, c, m * s->N + n0, n, to);
 }
 
 // A super-block of C: rows [m0, m1), columns [n0, n1); of the sums over k: [k0, k1).
@@ -83,8 +83,8 @@ typedef struct {
 // Packs what the super-block needs of A or B. Called by all threads, which share the work by rows of the source.
 static inline void matmul_pack(const MatmulShape *s, const MatmulCut *cut, const MatmulRange *r, float *a, float *b,
                                const void *a_base, const void *b_base, bool pack_a, bool pack_b) {
-    TileSource a_from = {s->a_type, a_base, 0, s->a_transposed ? s->M : s->K};
-    TileSource b_from = {s->b_type, b_base, 0, s->b_transposed ? s->K : s->N};
+    TileSource a_from = {s->a_dtype, a_base, 0, s->a_transposed ? s->M : s->K};
+    TileSource b_from = {s->b_dtype, b_base, 0, s->b_transposed ? s->K : s->N};
     const size_t m0 = cut->direct ? r->m0 + (r->m1 - r->m0) / TILE_M * TILE_M : r->m0, K = r->k1 - r->k0;
     const size_t a_step = s->a_transposed ? 32 : 8 * TILE_M, b_step = s->b_transposed ? 2 * TILE_N : 32;
     const size_t a_steps = pack_a ? ceil_div(s->a_transposed ? K : r->m1 - m0, a_step) : 0;

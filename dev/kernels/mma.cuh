@@ -25,7 +25,7 @@
 // ---------------------------------------------------------------------------------------------------------------
 // By storage type
 
-template <Number TYPE> struct Mma;
+template <Dtype DTYPE> struct Mma;
 
 template <> struct Mma<BF16> {
     static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -39,8 +39,8 @@ template <> struct Mma<BF16> {
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
         return pair;
     }
-    static __device__ __forceinline__ float low(uint32_t pair) { return bits_float(pair << 16); }
-    static __device__ __forceinline__ float high(uint32_t pair) { return bits_float(pair & 0xffff0000u); }
+    static __device__ __forceinline__ float low(uint32_t pair) { return number_of_bits(pair << 16); }
+    static __device__ __forceinline__ float high(uint32_t pair) { return number_of_bits(pair & 0xffff0000u); }
 };
 
 template <> struct Mma<FP16> {
@@ -174,7 +174,7 @@ template <int D, int M> struct MmaHeld {
 };
 
 // c = X Y^T: X 16 M rows at `x`, Y the 8 N rows of tile `y`, summed over D channels.
-template <Number TYPE, int D, int M, int N, typename Rows>
+template <Dtype DTYPE, int D, int M, int N, typename Rows>
 __device__ __forceinline__ void mma_rows_by_rows(float (&c)[M][N][4], const Rows &x, uint32_t y) {
     const int lane = (int)threadIdx.x % WARP;  // four pieces: their channels beside each other first, then rows
     const uint32_t at = y + (uint32_t)mma_at(D, lane / 16 * 8 + lane % 8, lane / 8 % 2);
@@ -191,15 +191,15 @@ __device__ __forceinline__ void mma_rows_by_rows(float (&c)[M][N][4], const Rows
             mma_load(b, mma_move(D, at, 2 * k, 8 * j));
 #pragma unroll
             for (int i = 0; i < M; i++) {
-                Mma<TYPE>::multiply(c[i][j], a[i], b[0], b[1]);
-                Mma<TYPE>::multiply(c[i][j + 1], a[i], b[2], b[3]);
+                Mma<DTYPE>::multiply(c[i][j], a[i], b[0], b[1]);
+                Mma<DTYPE>::multiply(c[i][j + 1], a[i], b[2], b[3]);
             }
         }
     }
 }
 
 // c += P Y: P (16 M, 8 N) in registers, rounded here; Y the 8 N rows of tile `y`, D channels.
-template <Number TYPE, int D, int M, int N>
+template <Dtype DTYPE, int D, int M, int N>
 __device__ __forceinline__ void mma_add_product(float (&c)[M][D / 8][4], const float (&p)[M][N][4], uint32_t y) {
     const int lane = (int)threadIdx.x % WARP;
     const uint32_t at = y + (uint32_t)mma_at(D, lane % 16, lane / 16);
@@ -211,7 +211,7 @@ __device__ __forceinline__ void mma_add_product(float (&c)[M][D / 8][4], const f
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 const float *pair = &p[i][k + r / 2][r % 2 * 2];
-                a[i][r] = Mma<TYPE>::pack(pair[0], pair[1]);
+                a[i][r] = Mma<DTYPE>::pack(pair[0], pair[1]);
             }
         }
 #pragma unroll
@@ -220,8 +220,8 @@ __device__ __forceinline__ void mma_add_product(float (&c)[M][D / 8][4], const f
             mma_load_transposed(b, mma_move(D, at, j, 8 * k));
 #pragma unroll
             for (int i = 0; i < M; i++) {
-                Mma<TYPE>::multiply(c[i][j], a[i], b[0], b[1]);
-                Mma<TYPE>::multiply(c[i][j + 1], a[i], b[2], b[3]);
+                Mma<DTYPE>::multiply(c[i][j], a[i], b[0], b[1]);
+                Mma<DTYPE>::multiply(c[i][j + 1], a[i], b[2], b[3]);
             }
         }
     }
@@ -229,7 +229,7 @@ __device__ __forceinline__ void mma_add_product(float (&c)[M][D / 8][4], const f
 
 // Rounds a warp's 16 M rows into rows first ... of a tile that only this warp reads, and from there, 16 bytes at a
 // time, to memory: those below n_rows (of the tile's), n_channels channels.
-template <Number TYPE, int D, int M>
+template <Dtype DTYPE, int D, int M>
 __device__ __forceinline__ void mma_store_rows(uint16_t *to, size_t stride, int n_rows, int n_channels,
                                                unsigned char *tile, int first, const float (&c)[M][D / 8][4]) {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -242,7 +242,7 @@ __device__ __forceinline__ void mma_store_rows(uint16_t *to, size_t stride, int 
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int row = first + 16 * i + 8 * h + g;
-                *(uint32_t *)(tile + mma_at(D, row, j) + 4 * t) = Mma<TYPE>::pack(c[i][j][2 * h], c[i][j][2 * h + 1]);
+                *(uint32_t *)(tile + mma_at(D, row, j) + 4 * t) = Mma<DTYPE>::pack(c[i][j][2 * h], c[i][j][2 * h + 1]);
             }
         }
     }

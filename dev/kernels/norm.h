@@ -3,30 +3,30 @@
 //     norm = sqrt(sum of g^2)
 //
 // Gradients are fp32 and come in whole chunks of NORM_CHUNK elements (blocks are padded with zeros to that, store.h).
-// Within a chunk NORM_LANES partial sums in fp64, element i going to lane i % NORM_LANES, then a binary tree; chunk
-// sums are added in index order in fp64. fp64 because the square of a legal fp32 gradient can overflow fp32.
+// Within a chunk NORM_PARTIALS partial sums in fp64, element i going to sum i % NORM_PARTIALS, then a binary tree;
+// chunk sums are added in index order in fp64. fp64 because the square of a legal fp32 gradient can overflow fp32.
 // Cost per element: 2 operations, 4 bytes.
 #ifndef NORM_H
 #define NORM_H
 
 #include "../device.h"
 
-enum { NORM_CHUNK = 4096, NORM_LANES = 256 };
+enum { NORM_CHUNK = 4096, NORM_PARTIALS = 256 };
 
 static inline double norm_chunk_cpu(const float *g) {
-    double lanes[NORM_LANES];
-    for (size_t l0 = 0; l0 < NORM_LANES; l0 += LANES) {  // a few lanes at a time stay in registers
-        double sums[LANES] = {0};
-        for (size_t i = l0; i < NORM_CHUNK; i += NORM_LANES) {
+    double partials[NORM_PARTIALS];
+    for (size_t l0 = 0; l0 < NORM_PARTIALS; l0 += PARTIALS) {  // a few at a time stay in registers
+        double sums[PARTIALS] = {0};
+        for (size_t i = l0; i < NORM_CHUNK; i += NORM_PARTIALS) {
             NUMBER_PREFETCH(g + NORM_CHUNK + i);
-            for (size_t l = 0; l < LANES; l++) sums[l] = fma((double)g[i + l], (double)g[i + l], sums[l]);
+            for (size_t l = 0; l < PARTIALS; l++) sums[l] = fma((double)g[i + l], (double)g[i + l], sums[l]);
         }
-        memcpy(lanes + l0, sums, sizeof(sums));
+        memcpy(partials + l0, sums, sizeof(sums));
     }
-    for (size_t width = NORM_LANES / 2; width > 0; width /= 2) {
-        for (size_t l = 0; l < width; l++) lanes[l] += lanes[l + width];
+    for (size_t width = NORM_PARTIALS / 2; width > 0; width /= 2) {
+        for (size_t l = 0; l < width; l++) partials[l] += partials[l + width];
     }
-    return lanes[0];
+    return partials[0];
 }
 
 typedef struct {
@@ -59,7 +59,7 @@ static inline void norm_total_cpu(double *total, const double *sums, size_t n_ch
 static inline void norm_chunks(Device *device, Queue queue, double *sums, const float *g, size_t n_elements) {
     NormCall call = {sums, g, n_elements / NORM_CHUNK};
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, 2 * (double)n_elements, 4 * (double)n_elements); return;
+    case DEVICE_PLAN: device_count(device, 2 * (double)n_elements, 4 * (double)n_elements); return;
     case DEVICE_CPU:
         if (queue == QUEUE_COMPUTE) norm_chunks_cpu(sums, g, call.n_chunks);
         else device_call(device, queue, norm_chunks_call, &call, sizeof(call));
@@ -71,7 +71,7 @@ static inline void norm_chunks(Device *device, Queue queue, double *sums, const 
 // *total (fp64, on the device) = sum of all chunk sums: the square of the norm.
 static inline void norm_total(Device *device, double *total, const double *sums, size_t n_chunks) {
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, (double)n_chunks, 8 * (double)n_chunks); return;
+    case DEVICE_PLAN: device_count(device, (double)n_chunks, 8 * (double)n_chunks); return;
     case DEVICE_CPU: norm_total_cpu(total, sums, n_chunks); return;
     case DEVICE_CUDA: CUDA_ONLY(norm_total_cuda(device, total, sums, n_chunks)); return;
     }

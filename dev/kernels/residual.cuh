@@ -4,11 +4,11 @@
 
 #include "vector.cuh"
 
-template <Number TYPE, int N>
+template <Dtype DTYPE, int N>
 __global__ static void residual_forward_kernel(void *out, const void *a, const void *b, size_t n) {
     vector_walk<N>(n, [=](auto width, size_t at) {
         constexpr int W = decltype(width)::value;
-        Vector<TYPE, W> x, y;
+        Vector<DTYPE, W> x, y;
         x.load(a, at);
         y.load(b, at);
 #pragma unroll
@@ -17,11 +17,11 @@ __global__ static void residual_forward_kernel(void *out, const void *a, const v
     });
 }
 
-static inline void residual_forward_cuda(Device *device, Number type, void *out, const void *a, const void *b,
+static inline void residual_forward_cuda(Device *device, Dtype dtype, void *out, const void *a, const void *b,
                                          size_t n_elements) {
     const bool wide = vector_is_wide(0, out, a, b, NULL);
-    auto run = VECTOR_SELECT(type, wide, residual_forward_kernel);
-    CUDA_RUN(device, run, vector_blocks(type, wide, n_elements), CUDA_THREADS, 0, out, a, b, n_elements);
+    auto run = VECTOR_SELECT(dtype, wide, residual_forward_kernel);
+    CUDA_RUN(device, run, vector_blocks(dtype, wide, n_elements), CUDA_THREADS, 0, out, a, b, n_elements);
 }
 
 #endif

@@ -8,18 +8,18 @@
 #include "../device.h"
 
 // Elements at ... at + n, n <= NUMBER_BLOCK.
-static inline void residual_block(Number type, void *out, const void *a, const void *b, size_t at, size_t n) {
+static inline void residual_block(Dtype dtype, void *out, const void *a, const void *b, size_t at, size_t n) {
     float a_block[NUMBER_BLOCK], b_block[NUMBER_BLOCK], out_block[NUMBER_BLOCK];
-    const float *x = number_load(type, a, at, n, a_block), *y = number_load(type, b, at, n, b_block);
-    float *z = number_target(type, out, at, out_block);
+    const float *x = number_load(dtype, a, at, n, a_block), *y = number_load(dtype, b, at, n, b_block);
+    float *z = number_target(dtype, out, at, out_block);
     for (size_t i = 0; i < n; i++) z[i] = x[i] + y[i];
-    number_store(type, out, at, n, z);
+    number_store(dtype, out, at, n, z);
 }
 
-static inline void residual_forward_cpu(Number type, void *out, const void *a, const void *b, size_t n_elements) {
+static inline void residual_forward_cpu(Dtype dtype, void *out, const void *a, const void *b, size_t n_elements) {
 #pragma omp parallel for schedule(static)
     for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
-        residual_block(type, out, a, b, (size_t)at, size_min(n_elements - (size_t)at, NUMBER_BLOCK));
+        residual_block(dtype, out, a, b, (size_t)at, size_min(n_elements - (size_t)at, NUMBER_BLOCK));
     }
 }
 
@@ -27,13 +27,13 @@ static inline void residual_forward_cpu(Number type, void *out, const void *a, c
 #include "residual.cuh"
 #endif
 
-static inline void residual_forward(Device *device, Number type, void *out, const void *a, const void *b,
+static inline void residual_forward(Device *device, Dtype dtype, void *out, const void *a, const void *b,
                                     size_t n_elements) {
     double n = (double)n_elements;
     switch (device->kind) {
-    case DEVICE_PLAN: device_plan(device, n, 3 * n * (double)number_size(type)); return;
-    case DEVICE_CPU: residual_forward_cpu(type, out, a, b, n_elements); return;
-    case DEVICE_CUDA: CUDA_ONLY(residual_forward_cuda(device, type, out, a, b, n_elements)); return;
+    case DEVICE_PLAN: device_count(device, n, 3 * n * (double)number_size(dtype)); return;
+    case DEVICE_CPU: residual_forward_cpu(dtype, out, a, b, n_elements); return;
+    case DEVICE_CUDA: CUDA_ONLY(residual_forward_cuda(device, dtype, out, a, b, n_elements)); return;
     }
 }
 

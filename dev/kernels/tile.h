@@ -99,7 +99,7 @@ static inline void tile_transpose_8x8(float *to, size_t ldt, const float *from, 
 
 // A stored matrix as the packing functions read it: element (row, column) at base[first + row * stride + column].
 typedef struct {
-    Number type;
+    Dtype dtype;
     const void *base;
     size_t first, stride;
 } TileSource;
@@ -114,7 +114,7 @@ static inline void tile_copy(float *to, size_t ldt, const TileSource *from, size
         for (size_t j = 0, n; j < n_columns; j += n) {
             n = size_min(n_columns - j, NUMBER_BLOCK);
             size_t at = from->first + (row0 + i) * from->stride + column0 + j;
-            memcpy(to + i * ldt + j, number_load(from->type, from->base, at, n, block), n * sizeof(float));
+            memcpy(to + i * ldt + j, number_load(from->dtype, from->base, at, n, block), n * sizeof(float));
         }
     }
 }
@@ -130,9 +130,9 @@ static inline void tile_copy_transposed(float *to, size_t ldt, const TileSource 
             size_t m = size_min(n_rows - i, 8), whole = m == 8 ? n / 8 * 8 : 0;
             for (size_t r = 0; r < m; r++) {
                 size_t at = from->first + (row0 + i + r) * from->stride + column0 + j;
-                rows[r] = number_load(from->type, from->base, at, n, blocks[r]);
+                rows[r] = number_load(from->dtype, from->base, at, n, blocks[r]);
             }
-            size_t ldf = from->type == FP32 ? from->stride : (size_t)TILE_STRIP;
+            size_t ldf = from->dtype == FP32 ? from->stride : (size_t)TILE_STRIP;
             for (size_t k = 0; k < whole; k += 8) {
                 tile_transpose_8x8(to + (j + k) * ldt + i, ldt, rows[0] + k, ldf);
             }
@@ -170,7 +170,8 @@ static inline void tile_pack_b(float *to, size_t stride, const TileSource *from,
         float *panel = to + k * TILE_N;
         for (size_t i = i0, n; i < i_end; i += n) {
             n = size_min(i_end - i, NUMBER_BLOCK);
-            const float *row = number_load(from->type, from->base, from->first + (k0 + k) * from->stride + i, n, block);
+            const size_t first = from->first + (k0 + k) * from->stride + i;
+            const float *row = number_load(from->dtype, from->base, first, n, block);
             for (size_t j = 0; j + TILE_N <= n; j += TILE_N, panel += stride)
                 memcpy(panel, row + j, TILE_N * sizeof(float));
             if (n % TILE_N > 0) memcpy(panel, row + n - n % TILE_N, (n % TILE_N) * sizeof(float));

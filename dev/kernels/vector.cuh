@@ -26,30 +26,30 @@
 
 #include "../device.h"
 
-__host__ __device__ constexpr int vector_wide(Number type) { return type == FP32 ? 4 : 8; }
+__host__ __device__ constexpr int vector_wide(Dtype dtype) { return dtype == FP32 ? 4 : 8; }
 
 template <int WORDS> struct VectorWords;
 template <> struct VectorWords<1> { typedef uint32_t Type; };
 template <> struct VectorWords<2> { typedef uint2 Type; };
 template <> struct VectorWords<4> { typedef uint4 Type; };
 
-template <Number TYPE, int N> struct Vector {
+template <Dtype DTYPE, int N> struct Vector {
     float x[N];
-    static constexpr int WORDS = N * (TYPE == FP32 ? 4 : 2) / 4;  // 0: half a word
+    static constexpr int WORDS = N * (DTYPE == FP32 ? 4 : 2) / 4;  // 0: half a word
 
     // Elements at ... at + N of an array; `at` is a multiple of N.
     __device__ __forceinline__ void load(const void *base, size_t at) {
         if constexpr (WORDS == 0 || N == 1) {
-            x[0] = number_get(TYPE, base, at);
+            x[0] = number_get(DTYPE, base, at);
         } else {
             uint32_t words[WORDS];
             *(typename VectorWords<WORDS>::Type *)words =
-                *(const typename VectorWords<WORDS>::Type *)number_at_const(TYPE, base, at);
+                *(const typename VectorWords<WORDS>::Type *)number_at_const(DTYPE, base, at);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                if constexpr (TYPE == FP32) x[i] = bits_float(words[i]);
-                else if constexpr (TYPE == FP16) x[i] = fp16_to_float((uint16_t)(words[i / 2] >> (i % 2 * 16)));
-                else x[i] = bits_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
+                if constexpr (DTYPE == FP32) x[i] = number_of_bits(words[i]);
+                else if constexpr (DTYPE == FP16) x[i] = number_from_fp16((uint16_t)(words[i / 2] >> (i % 2 * 16)));
+                else x[i] = number_of_bits(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
             }
         }
     }
@@ -57,24 +57,24 @@ template <Number TYPE, int N> struct Vector {
     // Rounds to the type, in place.
     __device__ __forceinline__ void round() {
 #pragma unroll
-        for (int i = 0; i < N; i++) x[i] = TYPE == FP32 ? x[i] : number_from_16(TYPE, number_to_16(TYPE, x[i]));
+        for (int i = 0; i < N; i++) x[i] = DTYPE == FP32 ? x[i] : number_from_16(DTYPE, number_to_16(DTYPE, x[i]));
     }
 
     __device__ __forceinline__ void store(void *base, size_t at) const {
         if constexpr (WORDS == 0 || N == 1) {
-            number_put(TYPE, base, at, x[0]);
+            number_put(DTYPE, base, at, x[0]);
         } else {
             uint32_t words[WORDS];
 #pragma unroll
             for (int i = 0; i < WORDS; i++) {
-                if constexpr (TYPE == FP32) {
-                    words[i] = float_bits(x[i]);
+                if constexpr (DTYPE == FP32) {
+                    words[i] = number_bits(x[i]);
                 } else {
-                    const uint32_t low = number_to_16(TYPE, x[2 * i]), high = number_to_16(TYPE, x[2 * i + 1]);
+                    const uint32_t low = number_to_16(DTYPE, x[2 * i]), high = number_to_16(DTYPE, x[2 * i + 1]);
                     words[i] = low | high << 16;
                 }
             }
-            *(typename VectorWords<WORDS>::Type *)number_at(TYPE, base, at) =
+            *(typename VectorWords<WORDS>::Type *)number_at(DTYPE, base, at) =
                 *(const typename VectorWords<WORDS>::Type *)words;
         }
     }
@@ -93,20 +93,20 @@ template <int N, typename Work> __device__ __forceinline__ void vector_walk(size
 }
 
 // Which of a kernel's forms to launch: by type, and whether all of it is `wide`.
-#define VECTOR_SELECT(type, wide, kernel)                                              \
-    ((type) == FP32   ? ((wide) ? kernel<FP32, vector_wide(FP32)> : kernel<FP32, 1>)    \
-     : (type) == BF16 ? ((wide) ? kernel<BF16, vector_wide(BF16)> : kernel<BF16, 1>)    \
+#define VECTOR_SELECT(dtype, wide, kernel)                                              \
+    ((dtype) == FP32   ? ((wide) ? kernel<FP32, vector_wide(FP32)> : kernel<FP32, 1>)    \
+     : (dtype) == BF16 ? ((wide) ? kernel<BF16, vector_wide(BF16)> : kernel<BF16, 1>)    \
                       : ((wide) ? kernel<FP16, vector_wide(FP16)> : kernel<FP16, 1>))
 
 // A form of a kernel by type: FORM is a function template over the type that returns the kernel.
-#define VECTOR_FORM(type, form, ...)                  \
-    ((type) == FP32   ? form<FP32>(__VA_ARGS__)       \
-     : (type) == BF16 ? form<BF16>(__VA_ARGS__)       \
+#define VECTOR_FORM(dtype, form, ...)                  \
+    ((dtype) == FP32   ? form<FP32>(__VA_ARGS__)       \
+     : (dtype) == BF16 ? form<BF16>(__VA_ARGS__)       \
                       : form<FP16>(__VA_ARGS__))
 
 // Blocks for a vector per thread.
-static inline size_t vector_blocks(Number type, bool wide, size_t n_elements) {
-    return cuda_blocks(ceil_div(n_elements, wide ? (size_t)vector_wide(type) : 1));
+static inline size_t vector_blocks(Dtype dtype, bool wide, size_t n_elements) {
+    return cuda_blocks(ceil_div(n_elements, wide ? (size_t)vector_wide(dtype) : 1));
 }
 
 // Whether addresses and a row's bytes are multiples of 16.

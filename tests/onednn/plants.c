@@ -45,21 +45,21 @@ void *calloc(size_t n, size_t n_bytes) {
 
 typedef struct {
     dnnl_dim_t M, N, K;
-    dnnl_data_type_t type, c_type;
+    dnnl_data_type_t dtype, c_dtype;
     bool a_transposed, b_transposed, bias, sum;
 } Form;
 
-static dnnl_memory_desc_t matrix(dnnl_data_type_t type, dnnl_dim_t rows, dnnl_dim_t columns, bool transposed) {
+static dnnl_memory_desc_t matrix(dnnl_data_type_t dtype, dnnl_dim_t rows, dnnl_dim_t columns, bool transposed) {
     dnnl_memory_desc_t description;
     dnnl_dims_t dims = {rows, columns}, strides = {transposed ? 1 : columns, transposed ? rows : 1};
-    MUST(dnnl_memory_desc_init_by_strides(&description, 2, dims, type, strides));
+    MUST(dnnl_memory_desc_init_by_strides(&description, 2, dims, dtype, strides));
     return description;
 }
 
 static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine, const Form *f, bool user) {
-    dnnl_memory_desc_t a = matrix(f->type, f->M, f->K, f->a_transposed);
-    dnnl_memory_desc_t b = matrix(f->type, f->K, f->N, f->b_transposed);
-    dnnl_memory_desc_t bias = matrix(f->type, 1, f->N, false), c = matrix(f->c_type, f->M, f->N, false);
+    dnnl_memory_desc_t a = matrix(f->dtype, f->M, f->K, f->a_transposed);
+    dnnl_memory_desc_t b = matrix(f->dtype, f->K, f->N, f->b_transposed);
+    dnnl_memory_desc_t bias = matrix(f->dtype, 1, f->N, false), c = matrix(f->c_dtype, f->M, f->N, false);
     dnnl_matmul_desc_t operation;
     dnnl_primitive_attr_t attributes;
     dnnl_post_ops_t post;
@@ -383,9 +383,9 @@ static const char *form_answer(dnnl_engine_t engine, const Form *form, size_t *s
 // What is claimed, and what there is for each type.
 static void print_isa(dnnl_engine_t engine) {
     Form fp32 = {M, N, 40, dnnl_f32, dnnl_f32, false, false, true, false}, bf16 = fp32, fp16 = fp32, mixed = fp32;
-    bf16.type = bf16.c_type = dnnl_bf16;
-    fp16.type = fp16.c_type = dnnl_f16;
-    mixed.c_type = dnnl_bf16;
+    bf16.dtype = bf16.c_dtype = dnnl_bf16;
+    fp16.dtype = fp16.c_dtype = dnnl_f16;
+    mixed.c_dtype = dnnl_bf16;
     printf("isa %x fp32 %s bf16 %s fp16 %s fp32 to bf16 %s\n", (unsigned)dnnl_get_effective_cpu_isa(),
            form_answer(engine, &fp32, NULL), form_answer(engine, &bf16, NULL), form_answer(engine, &fp16, NULL),
            form_answer(engine, &mixed, NULL));
@@ -410,7 +410,7 @@ static void print_forms(dnnl_engine_t engine) {
 // For one attribute after the other: of 200 shapes, how many have another scratchpad when that changes. Then what else
 // is known of all these scratchpads.
 static void print_sizes(dnnl_engine_t engine) {
-    static const char *const NAMES[] = {"M",    "N",   "K",      "type", "c_type", "a_transposed", "b_transposed",
+    static const char *const NAMES[] = {"M",    "N",   "K",      "type", "c_dtype", "a_transposed", "b_transposed",
                                         "bias", "sum", "threads"};
     int larger = 0, smaller = 0, empty = 0, round = 0, large = 0, most = omp_get_max_threads();
     for (int attribute = 0; attribute < 10; attribute++) {
@@ -420,8 +420,8 @@ static void print_sizes(dnnl_engine_t engine) {
             other.M += attribute == 0;
             other.N += attribute == 1;
             other.K += attribute == 2;
-            if (attribute == 3) other.type = dnnl_f32;
-            if (attribute == 4) other.c_type = dnnl_bf16;
+            if (attribute == 3) other.dtype = dnnl_f32;
+            if (attribute == 4) other.c_dtype = dnnl_bf16;
             other.a_transposed = attribute == 5;
             other.b_transposed = attribute == 6;
             other.bias = attribute == 7;

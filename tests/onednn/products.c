@@ -14,25 +14,25 @@ static const Size SIZES[] = {{1, 1, 1},   {1, 70, 33},   {67, 1, 129},  {33, 65,
 
 enum { MOST = 130 * 1024 };
 
-static float drawn(Number type, uint64_t *state) {
+static float drawn(Dtype dtype, uint64_t *state) {
     float value;
     *state = *state * 6364136223846793005u + 1442695040888963407u;
-    number_put(type, &value, 0, (float)(int32_t)(*state >> 32) * 0x1p-31f);
-    return number_get(type, &value, 0);
+    number_put(dtype, &value, 0, (float)(int32_t)(*state >> 32) * 0x1p-31f);
+    return number_get(dtype, &value, 0);
 }
 
 static float wanted(const MatmulShape *s, const void *a, const void *b, const void *bias, float before, size_t m,
                     size_t n) {
     float sum = 0;
     for (size_t k = 0; k < s->K; k++) {
-        sum = fmaf(number_get(s->a_type, a, s->a_transposed ? k * s->M + m : m * s->K + k),
-                   number_get(s->b_type, b, s->b_transposed ? n * s->K + k : k * s->N + n), sum);
+        sum = fmaf(number_get(s->a_dtype, a, s->a_transposed ? k * s->M + m : m * s->K + k),
+                   number_get(s->b_dtype, b, s->b_transposed ? n * s->K + k : k * s->N + n), sum);
     }
-    if (s->bias) sum += number_get(s->a_type, bias, n);
+    if (s->bias) sum += number_get(s->a_dtype, bias, n);
     if (s->add) sum = before + sum;
     float stored = 0;
-    number_put(s->c_type, &stored, 0, sum);
-    return number_get(s->c_type, &stored, 0);
+    number_put(s->c_dtype, &stored, 0, sum);
+    return number_get(s->c_dtype, &stored, 0);
 }
 
 static bool same_bits(float x, float y) { return memcmp(&x, &y, sizeof(x)) == 0 || (x != x && y != y); }
@@ -42,16 +42,16 @@ static int product_differs(Device *device, MatmulShape *s, bool special) {
     static float a[MOST], b[MOST], bias[MOST], c[MOST], before[MOST];
     static Memory memory;
     uint64_t state = s->M * 31 + s->N * 7 + s->K;
-    for (size_t i = 0; i < s->M * s->K; i++) number_put(s->a_type, a, i, drawn(s->a_type, &state));
-    for (size_t i = 0; i < s->K * s->N; i++) number_put(s->b_type, b, i, drawn(s->b_type, &state));
-    for (size_t i = 0; i < s->N; i++) number_put(s->a_type, bias, i, drawn(s->a_type, &state));
-    for (size_t i = 0; i < s->M * s->N; i++) number_put(s->c_type, before, i, s->add ? drawn(s->c_type, &state) : NAN);
+    for (size_t i = 0; i < s->M * s->K; i++) number_put(s->a_dtype, a, i, drawn(s->a_dtype, &state));
+    for (size_t i = 0; i < s->K * s->N; i++) number_put(s->b_dtype, b, i, drawn(s->b_dtype, &state));
+    for (size_t i = 0; i < s->N; i++) number_put(s->a_dtype, bias, i, drawn(s->a_dtype, &state));
+    for (size_t i = 0; i < s->M * s->N; i++) number_put(s->c_dtype, before, i, s->add ? drawn(s->c_dtype, &state) : NAN);
     if (special) {
-        number_put(s->a_type, a, s->M * s->K / 2, NAN);
-        number_put(s->b_type, b, s->K * s->N / 3, INFINITY);
+        number_put(s->a_dtype, a, s->M * s->K / 2, NAN);
+        number_put(s->b_dtype, b, s->K * s->N / 3, INFINITY);
     }
     memcpy(c, before, sizeof(c));
-    memory_plan(&memory, device);
+    memory_open_plan(&memory, device);
     for (int pass = 0; pass < 2; pass++) {
         static Ledger ledger;
         device->kind = pass == 0 ? DEVICE_PLAN : DEVICE_CPU;
@@ -67,27 +67,27 @@ static int product_differs(Device *device, MatmulShape *s, bool special) {
     memory_close(&memory);
     int differ = 0;
     for (size_t i = 0; i < s->M * s->N; i++) {
-        float want = wanted(s, a, b, bias, number_get(s->c_type, before, i), i / s->N, i % s->N);
-        if (!same_bits(number_get(s->c_type, c, i), want)) differ++;
+        float want = wanted(s, a, b, bias, number_get(s->c_dtype, before, i), i / s->N, i % s->N);
+        if (!same_bits(number_get(s->c_dtype, c, i), want)) differ++;
     }
     return differ;
 }
 
 int main(int n_words, char **words) {
-    const Number type = n_words > 1 && strcmp(words[1], "bf16") == 0 ? BF16 : FP32;
+    const Dtype dtype = n_words > 1 && strcmp(words[1], "bf16") == 0 ? BF16 : FP32;
     int failed = 0, n = 0;
     for (size_t size = 0; size < sizeof(SIZES) / sizeof(SIZES[0]); size++) {
         for (int variant = 0; variant < 64; variant++) {
             const bool bias = variant & 4, add = variant & 8;
             if (bias && add) continue;
-            if ((variant & 16) && type == FP32) continue;
+            if ((variant & 16) && dtype == FP32) continue;
             Device device;
             memset(&device, 0, sizeof(device));
             device.threads = omp_get_max_threads();
             device.real = DEVICE_CPU;
             device.matmul = matmul_open(true);
             MatmulShape shape =
-                matmul_shape(type, variant & 16 ? FP32 : type, SIZES[size].M, SIZES[size].N, SIZES[size].K);
+                matmul_shape(dtype, variant & 16 ? FP32 : dtype, SIZES[size].M, SIZES[size].N, SIZES[size].K);
             shape.a_transposed = variant & 1;
             shape.b_transposed = variant & 2;
             shape.bias = bias;
