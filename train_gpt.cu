@@ -759,7 +759,7 @@ static Run *run_open(int argc, char **argv) {
         ranks_open_plan(&r->ranks, (int)o->ranks);
     }
     device_open(&r->device, o->device, &o->device_memory, &r->ranks);
-    ranks_open_device(&r->ranks, &r->device);
+    collective_open(&r->ranks, &r->device);
     job_open(&r->job, &r->device, r->ranks.size);
     r->planner.device = &r->device;
     r->planner.n_ranks = r->ranks.size;

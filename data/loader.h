@@ -33,7 +33,7 @@
 #include <unistd.h>
 
 #include "../dev/error.h"
-#include "../dev/number.h"
+#include "../dev/random.h"
 
 static_assert(sizeof(size_t) >= 8 && sizeof(off_t) >= 8, "shards may be larger than 4 GiB");
 

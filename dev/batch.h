@@ -9,7 +9,7 @@
 #define BATCH_H
 
 #include "../data/loader.h"
-#include "collective.h"
+#include "ranks.h"
 #include "config.h"
 #include "kernels/encoder.h"
 #include "memory.h"

@@ -9,9 +9,7 @@
 // fetch (in), stash (out), collective (between ranks). On the CPU the calling thread is the compute queue, and the
 // others are threads (queue.h); on CUDA all are streams (cuda.h). Events order them, as CUDA's do.
 //
-// What the host itself does to memory that the program planned (reading tokens, first values, AdamW on the host,
-// poison, sums of results, files) is an operation like any other: host_reads() and host_writes() stand before it. PLAN
-// skips it, the other devices first wait for the queues that still use those bytes, and who watches the device is told.
+// What the host itself does to memory is an operation, too: host.h.
 //
 // Invariant: nothing that depends on the values of tensors may change what a step does on a device; PLAN has none.
 #ifndef DEVICE_H
@@ -304,84 +302,6 @@ static inline void device_join(Device *device, DeviceEvent *const *joins) {
             if (other != q) device_await(device, (Queue)q, joins[other]);
         }
     }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// What the host itself does
-
-// Waits for the queues that still use these bytes of the host's memory: if `write`, those that read them, too. False on
-// PLAN.
-static inline bool host_touches(Device *device, const void *pointer, size_t n_bytes, bool write) {
-    const char *at = (const char *)pointer, *end = at + n_bytes;
-    if (device->kind == DEVICE_PLAN) return false;
-    for (int q = 0; q < QUEUES; q++) {
-        DeviceUses *uses = &device->uses[q];
-        for (size_t i = 0; i < uses->n; i++) {
-            DeviceUse *use = &uses->uses[(uses->first + i) % DEVICE_USES];
-            const bool concerned = use->at < end && at < use->end && (write || use->write);
-            if (concerned && !device_event_passed(device, &use->done)) device_wait_event(device, &use->done);
-        }
-    }
-    if (device->observer && n_bytes > 0) device->observer->host(pointer, n_bytes, write);
-    return true;
-}
-
-// The host's memory that queues may use from here on: [pointer, pointer + n_bytes), pinned for a GPU; n_bytes 0: none
-// any more, once all queues have left it.
-static inline void device_host_memory(Device *device, void *pointer, size_t n_bytes) {
-    if (device->host) {
-        host_touches(device, device->host, (size_t)(device->host_end - device->host), true);
-        if (device->kind == DEVICE_CUDA) CUDA_ONLY(CUDA_CHECK(cudaHostUnregister((void *)(uintptr_t)device->host)));
-    }
-    if (n_bytes > 0 && device->kind == DEVICE_CUDA) {
-        CUDA_ONLY(CUDA_CHECK(cudaHostRegister(pointer, n_bytes, cudaHostRegisterDefault)));
-    }
-    device->host = (const char *)pointer;
-    device->host_end = device->host + n_bytes;
-    memset(device->uses, 0, sizeof(device->uses));
-}
-
-// Before the host reads these bytes of its memory. False on PLAN, which has none: then it must not.
-static inline bool host_reads(Device *device, const void *pointer, size_t n_bytes) {
-    return host_touches(device, pointer, n_bytes, false);
-}
-
-// Before the host writes them, or gives them back to whoever takes them next.
-static inline bool host_writes(Device *device, const void *pointer, size_t n_bytes) {
-    return host_touches(device, pointer, n_bytes, true);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// What the kernel says
-
-// Value in bytes of a "Name:   123 kB" line of a file in /proc, or 0 if there is none. No allocation.
-static inline size_t device_proc_bytes(const char *file, const char *name) {
-    char text[4096];
-    int fd = open(file, O_RDONLY);
-    if (fd < 0) return 0;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    if (n <= 0) return 0;
-    text[n] = 0;
-    const char *line = strstr(text, name);
-    return line ? (size_t)strtoull(line + strlen(name), NULL, 10) * 1024 : 0;
-}
-
-// Anonymous memory of this process that is in RAM now, bytes.
-static inline size_t device_rss_anonymous(void) { return device_proc_bytes("/proc/self/status", "RssAnon:"); }
-
-// Memory that a new program could use now without swapping, bytes: of the machine, or of this process's control
-// group (version 2) if that allows less.
-static inline size_t device_memory_available(void) {
-    size_t available = device_proc_bytes("/proc/meminfo", "MemAvailable:");
-    char text[64];
-    int fd = open("/sys/fs/cgroup/memory.max", O_RDONLY);
-    if (fd < 0) return available;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    if (n <= 0 || text[0] < '0' || text[0] > '9') return available;
-    text[n] = 0;
-    return size_min(available, (size_t)strtoull(text, NULL, 10));
 }
 
 #endif

@@ -5,7 +5,7 @@
 #ifndef DEVICES_H
 #define DEVICES_H
 
-#include "collective.h"
+#include "ranks.h"
 #include "flags.h"
 #include "kernels/matmul.h"
 #include "threads.h"
@@ -77,7 +77,7 @@ static inline void device_close(Device *device) {
 // Bytes that the device could give a new program now.
 static inline size_t device_available(const Device *device) {
     size_t n_bytes = 0;
-    if (device->real == DEVICE_CPU) n_bytes = device_memory_available();
+    if (device->real == DEVICE_CPU) n_bytes = process_memory_available();
     else CUDA_ONLY(n_bytes = cuda_available());
     return n_bytes;
 }

@@ -3,7 +3,7 @@
 // With several ranks, one that stops takes the others with it. Rank 0 speaks at once and the others four seconds later,
 // so that a fault which all of them meet is told once.
 //
-// How the others are taken along, collective.h knows; it leaves the way here (error_ranks).
+// How the others are taken along, ranks.h knows; it leaves the way here (error_ranks).
 //
 // Invariant: nothing in the program calls exit(1) or perror() by itself; a wrong command line exits with 2 (flags.h).
 #ifndef ERROR_H

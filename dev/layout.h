@@ -14,6 +14,7 @@
 #define LAYOUT_H
 
 #include "kernels/norm.h"
+#include "random.h"
 
 typedef struct {
     size_t L, NH, C;  // layers, heads, channels

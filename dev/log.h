@@ -8,7 +8,7 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-#include "collective.h"
+#include "ranks.h"
 #include "file.h"
 #include "ledger.h"
 

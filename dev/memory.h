@@ -12,7 +12,7 @@
 // same takes in the same order, the same peak. Beside the ledger stands a witness that it can't fool (witness.h).
 //
 // Only the compute queue touches the stack; other queues do in the update (update.h), between joins. A buffer of the
-// host's is given back when no queue uses it any more (host_writes, device.h). After memory_reserve() nothing here
+// host's is given back when no queue uses it any more (host_writes, host.h). After memory_reserve() nothing here
 // allocates. On CUDA the device's slab is one allocation on the GPU, and the host's is pinned. The disk's slab is a
 // swap file (disk.h): addresses of that tier are places in the file. On the CPU device, "device" and "host" are two
 // slabs of the same RAM.
@@ -22,6 +22,7 @@
 #include <sys/mman.h>
 
 #include "disk.h"
+#include "random.h"
 #include "witness.h"
 
 enum { MEMORY_PAGE = DISK_SECTOR };
@@ -222,7 +223,7 @@ static inline void memory_reserve(Memory *memory, Device *device, const Ledger *
         }
         slab->base = (char *)memory_reserve_slab(memory, (Tier)t, slab->capacity);
         witness_poison(device, memory_on_gpu(memory, (Tier)t), slab->base, slab->capacity);
-        if (t == TIER_HOST) device_host_memory(device, slab->base, slab->capacity);
+        if (t == TIER_HOST) host_memory(device, slab->base, slab->capacity);
     }
 }
 
@@ -238,7 +239,7 @@ static inline void memory_close(Memory *memory) {
         } else if (memory_on_gpu(memory, (Tier)t)) {
             CUDA_ONLY(CUDA_CHECK(cudaFree(slab->base)));
         } else {
-            if (t == TIER_HOST) device_host_memory(memory->device, NULL, 0);
+            if (t == TIER_HOST) host_memory(memory->device, NULL, 0);
             munmap(slab->base, slab->capacity);
         }
     }

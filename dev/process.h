@@ -1,4 +1,4 @@
-// process.h - what surrounds the process, and what that allows it: processor time, by control groups.
+// process.h - what surrounds the process, and what that allows it: processor time and memory.
 //
 // Containers, schedulers and shells give a process less than the machine has. The kernel says how much in files, which
 // are read here, once, at the start. `root` is put before every path, so that tests can show other machines; "" is this
@@ -7,9 +7,11 @@
 #define PROCESS_H
 
 #include <ctype.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "error.h"
 #include "number.h"
@@ -143,6 +145,39 @@ static inline double process_quota(const char *root) {
     double least = 0;
     process_visit_groups(root, "cpu", process_visit_quota, &least);
     return least;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Memory
+
+// Value in bytes of a "Name:   123 kB" line of a file in /proc, or 0 if there is none. No allocation.
+static inline size_t process_bytes_of(const char *file, const char *name) {
+    char text[4096];
+    int fd = open(file, O_RDONLY);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    if (n <= 0) return 0;
+    text[n] = 0;
+    const char *line = strstr(text, name);
+    return line ? (size_t)strtoull(line + strlen(name), NULL, 10) * 1024 : 0;
+}
+
+// Anonymous memory of this process that is in RAM now, bytes.
+static inline size_t process_rss_anonymous(void) { return process_bytes_of("/proc/self/status", "RssAnon:"); }
+
+// Memory that a new program could use now without swapping, bytes: of the machine, or of this process's control
+// group (version 2) if that allows less.
+static inline size_t process_memory_available(void) {
+    size_t available = process_bytes_of("/proc/meminfo", "MemAvailable:");
+    char text[64];
+    int fd = open("/sys/fs/cgroup/memory.max", O_RDONLY);
+    if (fd < 0) return available;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    if (n <= 0 || text[0] < '0' || text[0] > '9') return available;
+    text[n] = 0;
+    return size_min(available, (size_t)strtoull(text, NULL, 10));
 }
 
 #endif

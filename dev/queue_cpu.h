@@ -27,7 +27,7 @@
 #include <string.h>
 
 #include "error.h"
-#include "number.h"
+#include "random.h"
 #include "queue.h"
 
 typedef enum {

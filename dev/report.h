@@ -1,6 +1,6 @@
 // report.h - all that is printed while a run goes on: the banner, tables of memory, the line of a step, the last lines.
 //
-// Rank 0 alone is heard: the others' standard output goes nowhere (collective.h).
+// Rank 0 alone is heard: the others' standard output goes nowhere (ranks.h).
 #ifndef REPORT_H
 #define REPORT_H
 
@@ -117,7 +117,7 @@ static inline void report_phases(Report *report, const Ledger *plan, const Ledge
         report->reported[p] = true;
         printf("phase %-10s planned %9.2f MiB, measured %9.2f MiB; RssAnon %.1f MiB\n", PHASE_NAMES[p],
                report_mib(plan->phases[p].peak[TIER_DEVICE]), report_mib(phase->peak[TIER_DEVICE]),
-               report_mib(device_rss_anonymous()));
+               report_mib(process_rss_anonymous()));
     }
 }
 
@@ -135,7 +135,7 @@ static inline void report_step(const Report *report, const Config *config, int n
            report->terminal ? "\r" : "", (long long)r->step, (long long)config->steps, r->train_loss, r->norm, clipped,
            r->lr, r->ms, r->tokens_per_second, 100.0 * r->mfu, report_mib(phases[PHASE_FORWARD].peak[TIER_DEVICE]),
            report_mib(phases[PHASE_HEAD].peak[TIER_DEVICE]), report_mib(phases[PHASE_BACKWARD].peak[TIER_DEVICE]),
-           report_mib(phases[PHASE_UPDATE].peak[TIER_DEVICE]), report_mib(device_rss_anonymous()), eta,
+           report_mib(phases[PHASE_UPDATE].peak[TIER_DEVICE]), report_mib(process_rss_anonymous()), eta,
            report->terminal ? "\033[K" : "");
     if (n_ranks > 1) {
         printf(" | sent %.2f MiB, least %.2f", report_mib(r->sent_bytes),

@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "../data/tokenizer.h"
-#include "number.h"
+#include "random.h"
 
 // Draws from softmax(logits / temperature); temperature 0 takes the largest. Padding has no chance.
 static inline int sample_token(const float *logits, size_t V, double temperature, double uniform) {

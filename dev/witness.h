@@ -12,7 +12,7 @@
 #ifndef WITNESS_H
 #define WITNESS_H
 
-#include "device.h"
+#include "host.h"
 #include "ledger.h"
 
 enum { MEMORY_ALIGN = 64 };  // bytes of which every take is a multiple

@@ -2,7 +2,7 @@
 # The README's reading order: a Markdown table of the sources with their line counts and their own first lines.
 #   reading_order.sh            prints it
 #   reading_order.sh README.md  checks that the table there is this one; says how to renew it otherwise
-files="train_gpt.cu dev/number.h dev/device.h dev/queue.h dev/queue_cpu.h dev/cuda.h dev/process.h dev/threads.h
+files="train_gpt.cu dev/number.h dev/random.h dev/device.h dev/host.h dev/queue.h dev/queue_cpu.h dev/cuda.h dev/process.h dev/threads.h
        dev/devices.h dev/ledger.h dev/memory.h dev/witness.h dev/disk.h dev/slot.h dev/transfer.h
        dev/kernels/vector.cuh dev/kernels/encoder.h dev/kernels/encoder.cuh
        dev/kernels/residual.h dev/kernels/residual.cuh dev/kernels/columns.h dev/kernels/columns.cuh
@@ -12,8 +12,8 @@ files="train_gpt.cu dev/number.h dev/device.h dev/queue.h dev/queue_cpu.h dev/cu
        dev/kernels/attention.h dev/kernels/attention.cuh dev/kernels/mma.cuh dev/kernels/attention_mma.cuh
        dev/kernels/gelu.h dev/kernels/gelu.cuh dev/kernels/classifier.h dev/kernels/classifier.cuh
        dev/kernels/norm.h dev/kernels/norm.cuh dev/kernels/adamw.h dev/kernels/adamw.cuh
-       dev/layout.h dev/levels.h dev/config.h dev/placement.h dev/schedule.h dev/collective.h dev/store.h dev/update.h
-       dev/batch.h dev/sample.h dev/plan.h dev/flags.h dev/job.h dev/file.h dev/checkpoint.h dev/tune.h dev/log.h
+       dev/layout.h dev/levels.h dev/config.h dev/placement.h dev/schedule.h dev/ranks.h dev/collective.h dev/store.h dev/update.h
+       dev/batch.h dev/sample.h dev/budget.h dev/plan.h dev/flags.h dev/job.h dev/file.h dev/checkpoint.h dev/tune.h dev/log.h
        dev/report.h dev/error.h data/loader.h data/tokenizer.h data/make_tokens.c"
 table() {
     echo "| file | lines | what it is |"
