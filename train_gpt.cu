@@ -104,7 +104,10 @@ static void layer_take(Trainer *m, Layer *a, size_t B, size_t T, Level level, bo
     }
 }
 
-// From `in` to a->gelu: everything that a backward needs.
+// From `in` to a->gelu: everything that a backward needs. in (B,T,C) is the stream before the layer:
+//
+//     ln1 = LN(in)   qkv = ln1 qkvw^T + qkvb   atty = attention(qkv)   residual = in + atty attprojw^T + attprojb
+//     ln2 = LN(residual)   fch = ln2 fcw^T + fcb   gelu = GELU(fch)
 static void layer_forward_to_gelu(Trainer *m, size_t l, size_t B, size_t T, const void *in, const Layer *a) {
     Device *device = m->device;
     Memory *memory = m->memory;
@@ -127,7 +130,7 @@ static void layer_forward_to_gelu(Trainer *m, size_t l, size_t B, size_t T, cons
     gelu_forward(device, dtype, a->gelu, a->fch, rows * 4 * C);
 }
 
-// The rest, from a->gelu to a->out.
+// The rest: out (B,T,C) = residual + gelu fcprojw^T + fcprojb, the stream after the layer.
 static void layer_forward_out(Trainer *m, size_t l, size_t B, size_t T, const Layer *a) {
     size_t rows = B * T, C = m->config.shape.C;
     matmul_forward(m->device, m->memory, m->config.dtype, a->out, a->gelu,
@@ -171,8 +174,9 @@ static void layer_backward_matmul(Trainer *m, size_t l, int weight, int bias, vo
     matmul_backward_input(m->device, m->memory, dtype, din, dout, tensor_weights(store, l + 1, weight), rows, IC, OC);
 }
 
-// m->dresidual: the gradient of a->out becomes the gradient of `in`. Gradients of activations take the place of the
-// activations they belong to, as soon as those are no longer needed.
+// m->dresidual: the gradient of a->out becomes the gradient of `in`. Both branches add to it, the MLP first. Gradients
+// of activations take the place of the activations they belong to, as soon as those are no longer needed: dgelu that of
+// gelu, dln2 that of ln2, dln1 that of ln1. Only datty and dqkv get memory.
 static void layer_backward(Trainer *m, size_t l, size_t B, size_t T, const void *in, Layer *a, bool add) {
     Device *device = m->device;
     Memory *memory = m->memory;
@@ -181,6 +185,7 @@ static void layer_backward(Trainer *m, size_t l, size_t B, size_t T, const void 
     size_t rows = B * T, C = m->config.shape.C, size = number_size(dtype), block = l + 1;
     layer_recompute(m, l, B, T, in, a);
 
+    // The MLP.
     void *dgelu = a->gelu, *dfch = a->gelu, *dln2 = a->ln2, *dln1 = a->ln1;
     layer_backward_matmul(m, l, TENSOR_FCPROJW, TENSOR_FCPROJB, dgelu, m->dresidual, a->gelu, rows, 4 * C, C, add);
     gelu_backward_bias(device, memory, dtype, dfch, tensor_gradients(store, block, TENSOR_FCB), dgelu, a->fch, rows,
@@ -190,6 +195,7 @@ static void layer_backward(Trainer *m, size_t l, size_t B, size_t T, const void 
                        tensor_gradients(store, block, TENSOR_LN2B), dln2, a->residual, a->ln2_mean, a->ln2_rstd,
                        tensor_weights(store, block, TENSOR_LN2W), rows, C, true, add);
 
+    // Attention. What is pushed here goes with the layer's activations (model_backward).
     void *datty = memory_push(memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS, rows * C * size, "dattention");
     void *dqkv = memory_push(memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS, rows * 3 * C * size, "dqkv");
     layer_backward_matmul(m, l, TENSOR_ATTPROJW, TENSOR_ATTPROJB, datty, m->dresidual, a->atty, rows, C, C, add);
@@ -239,8 +245,12 @@ static const void *model_forward(Trainer *m, size_t B, size_t T, bool keep) {
     return x;
 }
 
-// Final LayerNorm, logits and losses of all rows, in chunks. gradient: the gradients of the head's weights, and
-// m->dresidual, the gradient of `residual`, scaled by `scale`; add: to what earlier micro-batches left.
+// Final LayerNorm, logits and losses of all rows, in --head-chunks chunks of rows: the logits (rows,Vp) would be the
+// largest buffer of all, and only a chunk of them exists at a time. The head is tied: its weights are the embedding's,
+// wte (Vp,C), whose gradient gets this part here and the encoder's at the end of the backward.
+//
+// gradient: also the gradients of the head's weights, and m->dresidual, the gradient of `residual`, scaled by `scale`;
+// add: to what earlier micro-batches left.
 static void model_head(Trainer *m, size_t B, size_t T, const void *residual, float scale, bool gradient, bool add) {
     Device *device = m->device;
     Memory *memory = m->memory;
@@ -277,7 +287,8 @@ static void model_head(Trainer *m, size_t B, size_t T, const void *residual, flo
     memory_release(memory, TIER_DEVICE, mark);
 }
 
-// From m->dresidual back to the embeddings; gives the layers' activations back.
+// From m->dresidual back to the embeddings. Each layer gives its activations back as soon as it is done, so memory
+// falls as the backward goes down; what lives away (weights, gradients, the stream) is sent for one block ahead.
 static void model_backward(Trainer *m, size_t B, size_t T, bool add) {
     const ModelShape *s = &m->config.shape;
     const bool away = store_stream_is_away(&m->store);
@@ -353,7 +364,9 @@ static Results train_results(Trainer *m, size_t n) {
     return sum;
 }
 
-// Clipping and AdamW. A norm that is not finite skips the update: nothing moves. Returns the step's sum of losses.
+// Clipping and AdamW. The norm is that of all gradients of all ranks; where it is above --clip they are scaled down to
+// it, by AdamW itself (gradient_scale), which undoes the loss scale as well. A norm that is not finite skips the
+// update: nothing moves. Returns the step's sum of losses.
 static double train_update(Trainer *m, StepRow *row) {
     memory_begin(m->memory, PHASE_UPDATE);
     update_norm(&m->store, m->results + RESULT_NORM);
@@ -380,7 +393,8 @@ static void train_loss_scale(Trainer *m, bool skipped) {
     m->good_steps = 0;
 }
 
-// One attempted step: all micro-batches, the update; counts it.
+// One attempted step: all micro-batches, the update; counts it. A micro-batch's losses are scaled by the targets of the
+// whole step, so that the gradients of micro-batches and ranks simply add up.
 static void train_step(Trainer *m, StepRow *row) {
     threads_check(m->device->threads);
     memory_step(m->memory);
