@@ -1,7 +1,8 @@
 // ranks.h - the processes of a run: who they are, and a little talk between their hosts.
 //
-// N ranks are N processes, started by mpirun or srun. MPI brings them together; on CUDA NCCL moves their data, on the CPU
-// MPI does (collective.h). One process needs neither. Talk is on the calling thread, while the collective queue is idle.
+// N ranks are N processes, started by mpirun or srun. MPI brings them together; on CUDA NCCL moves their data, on the
+// CPU MPI does (collective.h). One process needs neither. Talk is on the calling thread, while the collective queue is
+// idle.
 #ifndef RANKS_H
 #define RANKS_H
 

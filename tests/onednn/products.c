@@ -45,7 +45,9 @@ static int product_differs(Device *device, MatmulShape *s, bool special) {
     for (size_t i = 0; i < s->M * s->K; i++) number_put(s->a_dtype, a, i, drawn(s->a_dtype, &state));
     for (size_t i = 0; i < s->K * s->N; i++) number_put(s->b_dtype, b, i, drawn(s->b_dtype, &state));
     for (size_t i = 0; i < s->N; i++) number_put(s->a_dtype, bias, i, drawn(s->a_dtype, &state));
-    for (size_t i = 0; i < s->M * s->N; i++) number_put(s->c_dtype, before, i, s->add ? drawn(s->c_dtype, &state) : NAN);
+    for (size_t i = 0; i < s->M * s->N; i++) {
+        number_put(s->c_dtype, before, i, s->add ? drawn(s->c_dtype, &state) : NAN);
+    }
     if (special) {
         number_put(s->a_dtype, a, s->M * s->K / 2, NAN);
         number_put(s->b_dtype, b, s->K * s->N / 3, INFINITY);
