@@ -25,7 +25,7 @@ typedef struct {
     char magic[8];
     int64_t format;
     int64_t L, NH, C, V, maxT;
-    int64_t dtype;                           // Dtype, the compute type of the run
+    int64_t dtype;                          // Dtype, the compute type of the run
     int64_t step, updates;                  // attempted and applied
     int64_t B, T, tokens_per_step, tokens;  // tokens: trained on so far
     uint64_t seed, data;                    // data: the loader's fingerprint

@@ -27,7 +27,7 @@ typedef struct {
 static inline void collective_gather_mpi(void *argument) {
 #ifdef USE_MPI
     const CollectiveCall *c = (const CollectiveCall *)argument;
-    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, c->whole, (int)(c->n_bytes / COLLECTIVE_UNIT), c->ranks->unit,
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, c->whole, (int)(c->n_bytes / RANKS_UNIT), c->ranks->unit,
                   c->ranks->data);
 #else
     (void)argument;
@@ -40,7 +40,7 @@ static inline size_t collective_place(int rank, int peer) { return (size_t)(peer
 static inline void collective_exchange_mpi(void *argument) {
 #ifdef USE_MPI
     const CollectiveCall *c = (const CollectiveCall *)argument;
-    const int N = c->ranks->size, rank = c->ranks->rank, count = (int)(c->n * sizeof(float) / COLLECTIVE_UNIT);
+    const int N = c->ranks->size, rank = c->ranks->rank, count = (int)(c->n * sizeof(float) / RANKS_UNIT);
     for (int i = 1; i < N; i++) {
         int from = (rank + N - i) % N, to = (rank + i) % N;
         MPI_Irecv(c->received + collective_place(rank, from) * c->n, count, c->ranks->unit, from, 1, c->ranks->data,
@@ -69,7 +69,7 @@ static inline void collective_exchange_nccl(Ranks *ranks, Device *device, const 
 }
 #endif
 
-// Every rank's shard (shard_bytes, a multiple of COLLECTIVE_UNIT), which is in its place in `whole`, to all.
+// Every rank's shard (shard_bytes, a multiple of RANKS_UNIT), which is in its place in `whole`, to all.
 static inline void collective_gather(Ranks *ranks, Device *device, char *whole, size_t shard_bytes) {
     CollectiveCall call;
     if (ranks->size == 1) return;
@@ -89,7 +89,7 @@ static inline void collective_gather(Ranks *ranks, Device *device, char *whole, 
 }
 
 // Piece [at, at + n) of shard j of `whole` (N shards of shard_elements) to rank j; received (N-1, n). at and n are
-// multiples of COLLECTIVE_UNIT elements.
+// multiples of RANKS_UNIT elements.
 static inline void collective_exchange(Ranks *ranks, Device *device, const float *whole, size_t shard_elements,
                                        size_t at, size_t n, float *received) {
     CollectiveCall call;
@@ -180,7 +180,7 @@ static inline void collective_sum(const Ranks *ranks, Device *device, float *out
 #ifdef HAVE_NCCL
 // Joins the GPUs of all ranks, and has NCCL take the memory it needs for exchanges and gathers.
 static inline void collective_open_nccl(Ranks *ranks, Device *device) {
-    enum { TRIAL = 2 * COLLECTIVE_UNIT };
+    enum { TRIAL = 2 * RANKS_UNIT };
     ncclUniqueId id;
     float *trial;
     const size_t N = (size_t)ranks->size;

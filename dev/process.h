@@ -1,8 +1,7 @@
 // process.h - what surrounds the process, and what that allows it: processor time and memory.
 //
 // Containers, schedulers and shells give a process less than the machine has. The kernel says how much in files, which
-// are read here, once, at the start. `root` is put before every path, so that tests can show other machines; "" is this
-// one.
+// are read here. `root` is put before the paths of control groups, so that tests can show other machines; "" is this one.
 #ifndef PROCESS_H
 #define PROCESS_H
 

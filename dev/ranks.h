@@ -24,7 +24,7 @@ typedef struct {
     size_t n_sent;               // bytes that this rank sent; counted by PLAN, too
 #ifdef USE_MPI
     MPI_Comm hosts, data;    // of the calling thread, and of the collective queue
-    MPI_Datatype unit;       // COLLECTIVE_UNIT bytes
+    MPI_Datatype unit;       // RANKS_UNIT bytes
     MPI_Request *requests;   // 2 N
 #endif
 #ifdef HAVE_NCCL
@@ -32,7 +32,7 @@ typedef struct {
 #endif
 } Ranks;
 
-enum { COLLECTIVE_UNIT = 4096 };  // buffers of shards come in multiples of this, bytes
+enum { RANKS_UNIT = 4096 };  // buffers of shards come in multiples of this, bytes
 
 // One rank, or a plan for `size` of them.
 static inline void ranks_open_plan(Ranks *ranks, int size) {
@@ -98,7 +98,7 @@ static inline void ranks_open(Ranks *ranks) {
     MPI_Comm_size(local, &ranks->local_size);
     ranks->processors = ranks_processors(local);
     MPI_Comm_free(&local);
-    MPI_Type_contiguous(COLLECTIVE_UNIT, MPI_BYTE, &ranks->unit);
+    MPI_Type_contiguous(RANKS_UNIT, MPI_BYTE, &ranks->unit);
     MPI_Type_commit(&ranks->unit);
     ranks->requests = (MPI_Request *)calloc(2 * (size_t)ranks->size, sizeof(MPI_Request));
     if (!ranks->requests) die("out of memory at the start");

@@ -953,7 +953,7 @@ static void test_attention_backward(Run *run) {
 
 static const Shape NORM_SHAPES[] = {{{1}}, {{2}}, {{3}}, {{17}}, {{0}}};
 
-// Exactly: there is one order. Lane l adds the squares of elements l, l + 256, ..., then halves are added.
+// Exactly: there is one order. Partial sum l adds the squares of elements l, l + 256, ..., then halves are added.
 static void test_norm_chunks(Run *run) {
     Buffer *sums = made(run, MADE, IN_FP64, run->n[0], NORM_CHUNK);
     const double *g = given(run, IN_FP32, run->n[0] * NORM_CHUNK, 1);
@@ -1496,7 +1496,7 @@ static void test_fp16_rounding(void **state) {
     }
 }
 
-// The one order of sums: lane i % PARTIALS, one after the other, then halves; cutting a row at a multiple of PARTIALS
+// The one order of sums: partial sum i % PARTIALS, one after the other, then halves; cutting a row at a multiple of PARTIALS
 // changes nothing.
 static void test_lanes(void **state) {
     (void)state;

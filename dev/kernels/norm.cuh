@@ -1,4 +1,4 @@
-// norm.cuh - the sums of squares on CUDA: a block a chunk, a thread a lane, then the CPU's own tree.
+// norm.cuh - the sums of squares on CUDA: a block a chunk, a thread a partial sum, then the CPU's own tree.
 //
 // Gradients are read once. Chunk sums are brought in by one block and added by one thread, in the order of their index.
 #ifndef NORM_CUH
