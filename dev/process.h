@@ -1,7 +1,8 @@
 // process.h - what surrounds the process, and what that allows it: processor time and memory.
 //
 // Containers, schedulers and shells give a process less than the machine has. The kernel says how much in files, which
-// are read here. `root` is put before the paths of control groups, so that tests can show other machines; "" is this one.
+// are read here. `root` is put before the paths of control groups, so that tests can show other machines; "" is this
+// one.
 #ifndef PROCESS_H
 #define PROCESS_H
 

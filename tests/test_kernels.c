@@ -1496,7 +1496,7 @@ static void test_fp16_rounding(void **state) {
     }
 }
 
-// The one order of sums: partial sum i % PARTIALS, one after the other, then halves; cutting a row at a multiple of PARTIALS
+// The one order: partial sum i % PARTIALS, one after the other, then halves; cutting a row at a multiple of PARTIALS
 // changes nothing.
 static void test_lanes(void **state) {
     (void)state;

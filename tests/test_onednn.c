@@ -289,7 +289,8 @@ static void test_trainer_allocates_nothing(void **state) {
 
 int main(void) {
     static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC",
-                                            "OMP_MAX_ACTIVE_LEVELS", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_STANDIN_ISA",
+                                            "OMP_MAX_ACTIVE_LEVELS", "DNNL_MAX_CPU_ISA",
+                                            "ONEDNN_MAX_CPU_ISA", "ONEDNN_STANDIN_ISA",
                                             "ONEDNN_STANDIN_SEED", "ONEDNN_STANDIN_STRICT", "ONEDNN_STANDIN_LEAKS"};
     for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) unsetenv(variables[i]);
     enum { OTHERS = 12 };
