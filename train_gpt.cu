@@ -42,8 +42,7 @@ enum { RESULT_LOSS, RESULT_NORM, RESULTS };  // sum of the step's losses; square
 // What a training step works on. A run has one, and so has each of its plans.
 typedef struct {
     Config config;
-    Device *device;
-    Memory *memory;
+    Context context;  // the device, its memory, config.dtype
     Ranks *ranks;
     const Data *data;
     const Tokenizer *tokenizer;  // for samples; NULL: nothing is shown
@@ -89,18 +88,67 @@ static float *tensor_gradients(Store *store, size_t block, int tensor) {
     return store_gradients(store, block) + store_layout(store, block)->tensors[tensor].offset;
 }
 
+// A layer's weights in the storage type, where they are now; shapes: layout.h.
+typedef struct {
+    const void *ln1w, *ln1b, *qkvw, *qkvb, *attprojw, *attprojb, *ln2w, *ln2b, *fcw, *fcb, *fcprojw, *fcprojb;
+} LayerWeights;
+
+// Their gradients, fp32.
+typedef struct {
+    float *ln1w, *ln1b, *qkvw, *qkvb, *attprojw, *attprojb, *ln2w, *ln2b, *fcw, *fcb, *fcprojw, *fcprojb;
+} LayerGradients;
+
+static LayerWeights layer_weights(const Store *store, size_t l) {
+    LayerWeights w;
+    w.ln1w = tensor_weights(store, l + 1, TENSOR_LN1W);
+    w.ln1b = tensor_weights(store, l + 1, TENSOR_LN1B);
+    w.qkvw = tensor_weights(store, l + 1, TENSOR_QKVW);
+    w.qkvb = tensor_weights(store, l + 1, TENSOR_QKVB);
+    w.attprojw = tensor_weights(store, l + 1, TENSOR_ATTPROJW);
+    w.attprojb = tensor_weights(store, l + 1, TENSOR_ATTPROJB);
+    w.ln2w = tensor_weights(store, l + 1, TENSOR_LN2W);
+    w.ln2b = tensor_weights(store, l + 1, TENSOR_LN2B);
+    w.fcw = tensor_weights(store, l + 1, TENSOR_FCW);
+    w.fcb = tensor_weights(store, l + 1, TENSOR_FCB);
+    w.fcprojw = tensor_weights(store, l + 1, TENSOR_FCPROJW);
+    w.fcprojb = tensor_weights(store, l + 1, TENSOR_FCPROJB);
+    return w;
+}
+
+static LayerGradients layer_gradients(Store *store, size_t l) {
+    LayerGradients g;
+    g.ln1w = tensor_gradients(store, l + 1, TENSOR_LN1W);
+    g.ln1b = tensor_gradients(store, l + 1, TENSOR_LN1B);
+    g.qkvw = tensor_gradients(store, l + 1, TENSOR_QKVW);
+    g.qkvb = tensor_gradients(store, l + 1, TENSOR_QKVB);
+    g.attprojw = tensor_gradients(store, l + 1, TENSOR_ATTPROJW);
+    g.attprojb = tensor_gradients(store, l + 1, TENSOR_ATTPROJB);
+    g.ln2w = tensor_gradients(store, l + 1, TENSOR_LN2W);
+    g.ln2b = tensor_gradients(store, l + 1, TENSOR_LN2B);
+    g.fcw = tensor_gradients(store, l + 1, TENSOR_FCW);
+    g.fcb = tensor_gradients(store, l + 1, TENSOR_FCB);
+    g.fcprojw = tensor_gradients(store, l + 1, TENSOR_FCPROJW);
+    g.fcprojb = tensor_gradients(store, l + 1, TENSOR_FCPROJB);
+    return g;
+}
+
+static Attention layer_attention(const Config *config, size_t B, size_t T) {
+    const Attention attention = {config->attention, B, T, config->shape.C, config->shape.NH};
+    return attention;
+}
+
 // Takes those of a layer's buffers that are kept at a level (`kept`), or all the others, as scratch (levels.h).
-static void layer_take(Trainer *m, Layer *a, size_t B, size_t T, Level level, bool kept) {
-    const Config *c = &m->config;
-    const size_t rows = B * T;
+static void layer_take(Trainer *trainer, Layer *a, size_t B, size_t T, Level level, bool kept) {
+    const Config *c = &trainer->config;
+    const Attention attention = layer_attention(c, B, T);
     for (int i = 0; i < N_LEVEL_BUFFERS; i++) {
         const LevelBuffer *buffer = &LEVEL_BUFFERS[i];
         void **pointer = level_buffer(a, buffer);
         size_t row_bytes = buffer->channels * c->shape.C * number_size(c->dtype) + buffer->floats * sizeof(float);
-        size_t n_bytes = rows * row_bytes;
-        if (pointer == &a->saved) n_bytes = attention_saved_bytes(c->attention, c->dtype, B, T, c->shape.NH);
+        size_t n_bytes = pointer == &a->saved ? attention_saved_bytes(&attention, c->dtype) : B * T * row_bytes;
         if (level_keeps(level, buffer) != kept) continue;
-        *pointer = memory_push(m->memory, TIER_DEVICE, kept ? KIND_ACTIVATIONS : KIND_SCRATCH, n_bytes, buffer->owner);
+        *pointer = memory_push(trainer->context.memory, TIER_DEVICE, kept ? KIND_ACTIVATIONS : KIND_SCRATCH, n_bytes,
+                               buffer->owner);
     }
 }
 
@@ -108,136 +156,123 @@ static void layer_take(Trainer *m, Layer *a, size_t B, size_t T, Level level, bo
 //
 //     ln1 = LN(in)   qkv = ln1 qkvw^T + qkvb   atty = attention(qkv)   residual = in + atty attprojw^T + attprojb
 //     ln2 = LN(residual)   fch = ln2 fcw^T + fcb   gelu = GELU(fch)
-static void layer_forward_to_gelu(Trainer *m, size_t l, size_t B, size_t T, const void *in, const Layer *a) {
-    Device *device = m->device;
-    Memory *memory = m->memory;
-    const Store *store = &m->store;
-    Dtype dtype = m->config.dtype;
-    size_t rows = B * T, C = m->config.shape.C, block = l + 1;
-    layernorm_forward(device, dtype, a->ln1, a->ln1_mean, a->ln1_rstd, in, tensor_weights(store, block, TENSOR_LN1W),
-                      tensor_weights(store, block, TENSOR_LN1B), rows, C);
-    matmul_forward(device, memory, dtype, a->qkv, a->ln1, tensor_weights(store, block, TENSOR_QKVW),
-                   tensor_weights(store, block, TENSOR_QKVB), rows, C, 3 * C);
-    attention_forward(device, memory, dtype, m->config.attention, a->atty, a->saved, a->qkv, B, T, C,
-                      m->config.shape.NH);
-    matmul_forward(device, memory, dtype, a->residual, a->atty, tensor_weights(store, block, TENSOR_ATTPROJW),
-                   tensor_weights(store, block, TENSOR_ATTPROJB), rows, C, C);
-    layernorm_forward_residual(device, dtype, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual, in, a->residual,
-                               tensor_weights(store, block, TENSOR_LN2W), tensor_weights(store, block, TENSOR_LN2B),
-                               rows, C);
-    matmul_forward(device, memory, dtype, a->fch, a->ln2, tensor_weights(store, block, TENSOR_FCW),
-                   tensor_weights(store, block, TENSOR_FCB), rows, C, 4 * C);
-    gelu_forward(device, dtype, a->gelu, a->fch, rows * 4 * C);
+static void layer_forward_to_gelu(Trainer *trainer, size_t l, size_t B, size_t T, const void *in, const Layer *a) {
+    const Context *context = &trainer->context;
+    const size_t rows = B * T, C = trainer->config.shape.C;
+    const LayerWeights w = layer_weights(&trainer->store, l);
+    const LayerNorm ln1 = {w.ln1w, w.ln1b, a->ln1_mean, a->ln1_rstd, rows, C};
+    const LayerNorm ln2 = {w.ln2w, w.ln2b, a->ln2_mean, a->ln2_rstd, rows, C};
+    const Attention attention = layer_attention(&trainer->config, B, T);
+    layernorm_forward(context, a->ln1, in, &ln1);
+    matmul_forward(context, a->qkv, a->ln1, w.qkvw, w.qkvb, rows, C, 3 * C);
+    attention_forward(context, &attention, a->atty, a->saved, a->qkv);
+    matmul_forward(context, a->residual, a->atty, w.attprojw, w.attprojb, rows, C, C);
+    layernorm_forward_residual(context, a->ln2, a->residual, in, a->residual, &ln2);
+    matmul_forward(context, a->fch, a->ln2, w.fcw, w.fcb, rows, C, 4 * C);
+    gelu_forward(context, a->gelu, a->fch, rows * 4 * C);
 }
 
 // The rest: out (B,T,C) = residual + gelu fcprojw^T + fcprojb, the stream after the layer.
-static void layer_forward_out(Trainer *m, size_t l, size_t B, size_t T, const Layer *a) {
-    size_t rows = B * T, C = m->config.shape.C;
-    matmul_forward(m->device, m->memory, m->config.dtype, a->out, a->gelu,
-                   tensor_weights(&m->store, l + 1, TENSOR_FCPROJW), tensor_weights(&m->store, l + 1, TENSOR_FCPROJB),
-                   rows, 4 * C, C);
-    residual_forward(m->device, m->config.dtype, a->out, a->residual, a->out, rows * C);
+static void layer_forward_out(Trainer *trainer, size_t l, size_t B, size_t T, const Layer *a) {
+    const Context *context = &trainer->context;
+    const size_t rows = B * T, C = trainer->config.shape.C;
+    const LayerWeights w = layer_weights(&trainer->store, l);
+    matmul_forward(context, a->out, a->gelu, w.fcprojw, w.fcprojb, rows, 4 * C, C);
+    residual_forward(context, a->out, a->residual, a->out, rows * C);
 }
 
 // Makes again what the layer's level did not keep; the same operations on the same values give the same bits.
-static void layer_recompute(Trainer *m, size_t l, size_t B, size_t T, const void *in, Layer *a) {
-    const Store *store = &m->store;
-    const Level level = config_level(&m->config, l);
-    size_t rows = B * T, C = m->config.shape.C;
-    layer_take(m, a, B, T, level, false);
+static void layer_recompute(Trainer *trainer, size_t l, size_t B, size_t T, const void *in, Layer *a) {
+    const Context *context = &trainer->context;
+    const Level level = config_level(&trainer->config, l);
+    const size_t rows = B * T, C = trainer->config.shape.C;
+    layer_take(trainer, a, B, T, level, false);
     if (level_recomputes(level, LEVEL_BLOCKS)) {
-        layer_forward_to_gelu(m, l, B, T, in, a);
+        layer_forward_to_gelu(trainer, l, B, T, in, a);
         return;
     }
     if (level_recomputes(level, LEVEL_LAYERNORMS)) {
-        layernorm_recompute(m->device, m->config.dtype, a->ln1, a->ln1_mean, a->ln1_rstd, in,
-                            tensor_weights(store, l + 1, TENSOR_LN1W), tensor_weights(store, l + 1, TENSOR_LN1B),
-                            rows, C);
-        layernorm_recompute(m->device, m->config.dtype, a->ln2, a->ln2_mean, a->ln2_rstd, a->residual,
-                            tensor_weights(store, l + 1, TENSOR_LN2W), tensor_weights(store, l + 1, TENSOR_LN2B),
-                            rows, C);
+        const LayerWeights w = layer_weights(&trainer->store, l);
+        const LayerNorm ln1 = {w.ln1w, w.ln1b, a->ln1_mean, a->ln1_rstd, rows, C};
+        const LayerNorm ln2 = {w.ln2w, w.ln2b, a->ln2_mean, a->ln2_rstd, rows, C};
+        layernorm_recompute(context, a->ln1, in, &ln1);
+        layernorm_recompute(context, a->ln2, a->residual, &ln2);
     }
-    if (level_recomputes(level, LEVEL_GELU)) gelu_forward(m->device, m->config.dtype, a->gelu, a->fch, rows * 4 * C);
+    if (level_recomputes(level, LEVEL_GELU)) gelu_forward(context, a->gelu, a->fch, rows * 4 * C);
 }
 
-// One product of the layer backwards: dweight and dbias from dout and in, then din. din may be in: it is written last.
-// bias < 0: its gradient is there already.
-static void layer_backward_matmul(Trainer *m, size_t l, int weight, int bias, void *din, const void *dout,
-                                  const void *in, size_t rows, size_t IC, size_t OC, bool add) {
-    Dtype dtype = m->config.dtype;
-    Store *store = &m->store;
-    if (bias >= 0) {
-        bias_backward(m->device, m->memory, dtype, tensor_gradients(store, l + 1, bias), dout, rows, OC, add);
-    }
-    matmul_backward_weight(m->device, m->memory, dtype, tensor_gradients(store, l + 1, weight), dout, in, rows, IC,
-                           OC, add);
-    matmul_backward_input(m->device, m->memory, dtype, din, dout, tensor_weights(store, l + 1, weight), rows, IC, OC);
-}
-
-// m->dresidual: the gradient of a->out becomes the gradient of `in`. Both branches add to it, the MLP first. Gradients
-// of activations take the place of the activations they belong to, as soon as those are no longer needed: dgelu that of
-// gelu, dln2 that of ln2, dln1 that of ln1. Only datty and dqkv get memory.
-static void layer_backward(Trainer *m, size_t l, size_t B, size_t T, const void *in, Layer *a, bool add) {
-    Device *device = m->device;
-    Memory *memory = m->memory;
-    Store *store = &m->store;
-    Dtype dtype = m->config.dtype;
-    size_t rows = B * T, C = m->config.shape.C, size = number_size(dtype), block = l + 1;
-    layer_recompute(m, l, B, T, in, a);
+// trainer->dresidual: the gradient of a->out becomes the gradient of `in`. Both branches add to it, the MLP first. Of
+// each product first the gradients of its bias and its weights, from dout and in, then din, which may take the place
+// of in. Gradients of activations take the place of the activations they belong to, as soon as those are no longer
+// needed; only datty and dqkv get memory. add: to what earlier micro-batches left.
+static void layer_backward(Trainer *trainer, size_t l, size_t B, size_t T, const void *in, Layer *a, bool add) {
+    const Context *context = &trainer->context;
+    const size_t rows = B * T, C = trainer->config.shape.C, size = number_size(trainer->config.dtype);
+    void *dresidual = trainer->dresidual;
+    layer_recompute(trainer, l, B, T, in, a);
+    const LayerWeights w = layer_weights(&trainer->store, l);
+    const LayerGradients g = layer_gradients(&trainer->store, l);
+    const LayerNorm ln1 = {w.ln1w, w.ln1b, a->ln1_mean, a->ln1_rstd, rows, C};
+    const LayerNorm ln2 = {w.ln2w, w.ln2b, a->ln2_mean, a->ln2_rstd, rows, C};
+    const LayerNormGradients dln1wb = {g.ln1w, g.ln1b, add}, dln2wb = {g.ln2w, g.ln2b, add};
+    const Attention attention = layer_attention(&trainer->config, B, T);
 
     // The MLP.
     void *dgelu = a->gelu, *dfch = a->gelu, *dln2 = a->ln2, *dln1 = a->ln1;
-    layer_backward_matmul(m, l, TENSOR_FCPROJW, TENSOR_FCPROJB, dgelu, m->dresidual, a->gelu, rows, 4 * C, C, add);
-    gelu_backward_bias(device, memory, dtype, dfch, tensor_gradients(store, block, TENSOR_FCB), dgelu, a->fch, rows,
-                       4 * C, add);
-    layer_backward_matmul(m, l, TENSOR_FCW, -1, dln2, dfch, a->ln2, rows, C, 4 * C, add);
-    layernorm_backward(device, memory, dtype, m->dresidual, tensor_gradients(store, block, TENSOR_LN2W),
-                       tensor_gradients(store, block, TENSOR_LN2B), dln2, a->residual, a->ln2_mean, a->ln2_rstd,
-                       tensor_weights(store, block, TENSOR_LN2W), rows, C, true, add);
+    bias_backward(context, g.fcprojb, dresidual, rows, C, add);
+    matmul_backward_weight(context, g.fcprojw, dresidual, a->gelu, rows, 4 * C, C, add);
+    matmul_backward_input(context, dgelu, dresidual, w.fcprojw, rows, 4 * C, C);
+    gelu_backward_bias(context, dfch, g.fcb, dgelu, a->fch, rows, 4 * C, add);
+    matmul_backward_weight(context, g.fcw, dfch, a->ln2, rows, C, 4 * C, add);
+    matmul_backward_input(context, dln2, dfch, w.fcw, rows, C, 4 * C);
+    layernorm_backward(context, dresidual, &dln2wb, dln2, a->residual, &ln2, true);
 
     // Attention. What is pushed here goes with the layer's activations (model_backward).
+    Memory *memory = context->memory;
     void *datty = memory_push(memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS, rows * C * size, "dattention");
     void *dqkv = memory_push(memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS, rows * 3 * C * size, "dqkv");
-    layer_backward_matmul(m, l, TENSOR_ATTPROJW, TENSOR_ATTPROJB, datty, m->dresidual, a->atty, rows, C, C, add);
-    attention_backward(device, memory, dtype, m->config.attention, dqkv, datty, a->qkv, a->atty, a->saved, B, T, C,
-                       m->config.shape.NH);
-    layer_backward_matmul(m, l, TENSOR_QKVW, TENSOR_QKVB, dln1, dqkv, a->ln1, rows, C, 3 * C, add);
-    layernorm_backward(device, memory, dtype, m->dresidual, tensor_gradients(store, block, TENSOR_LN1W),
-                       tensor_gradients(store, block, TENSOR_LN1B), dln1, in, a->ln1_mean, a->ln1_rstd,
-                       tensor_weights(store, block, TENSOR_LN1W), rows, C, true, add);
+    bias_backward(context, g.attprojb, dresidual, rows, C, add);
+    matmul_backward_weight(context, g.attprojw, dresidual, a->atty, rows, C, C, add);
+    matmul_backward_input(context, datty, dresidual, w.attprojw, rows, C, C);
+    attention_backward(context, &attention, dqkv, datty, a->qkv, a->atty, a->saved);
+    bias_backward(context, g.qkvb, dqkv, rows, 3 * C, add);
+    matmul_backward_weight(context, g.qkvw, dqkv, a->ln1, rows, C, 3 * C, add);
+    matmul_backward_input(context, dln1, dqkv, w.qkvw, rows, C, 3 * C);
+    layernorm_backward(context, dresidual, &dln1wb, dln1, in, &ln1, true);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // The model
 
-// From m->batch.tokens to the residual stream after the last layer. keep: for a backward; every layer leaves on the
-// stack what its level keeps. Otherwise two buffers of the stream and one layer's scratch serve for all layers.
-static const void *model_forward(Trainer *m, size_t B, size_t T, bool keep) {
-    Memory *memory = m->memory;
-    size_t C = m->config.shape.C, n_bytes = B * T * C * number_size(m->config.dtype);
+// From trainer->batch.tokens to the residual stream after the last layer. keep: for a backward; every layer leaves on
+// the stack what its level keeps. Otherwise two buffers of the stream and one layer's scratch serve for all layers.
+static const void *model_forward(Trainer *trainer, size_t B, size_t T, bool keep) {
+    Memory *memory = trainer->context.memory;
+    Store *store = &trainer->store;
+    size_t C = trainer->config.shape.C, n_bytes = B * T * C * number_size(trainer->config.dtype);
     Kind kind = keep ? KIND_ACTIVATIONS : KIND_SCRATCH;
-    const bool away = keep && store_stream_is_away(&m->store);
-    void *x = away ? store_stream_begin(&m->store, 0) : memory_push(memory, TIER_DEVICE, kind, n_bytes, "encoder");
+    const bool away = keep && store_stream_is_away(store);
+    void *x = away ? store_stream_begin(store, 0) : memory_push(memory, TIER_DEVICE, kind, n_bytes, "encoder");
     void *spare = keep ? NULL : memory_push(memory, TIER_DEVICE, kind, n_bytes, "layer");
-    store_weights_begin(&m->store, 0, 1);
-    encoder_forward(m->device, m->config.dtype, x, m->batch.tokens, tensor_weights(&m->store, 0, TENSOR_WTE),
-                    tensor_weights(&m->store, 0, TENSOR_WPE), B, T, C);
-    if (away) store_stream_written(&m->store, 0);
-    m->encoded = x;
-    for (size_t l = 0; l < m->config.shape.L; l++) {
-        Layer *a = &m->layers[l];
-        const Level level = keep ? config_level(&m->config, l) : LEVEL_BLOCKS;
+    store_weights_begin(store, 0, 1);
+    encoder_forward(&trainer->context, x, trainer->batch.tokens, tensor_weights(store, 0, TENSOR_WTE),
+                    tensor_weights(store, 0, TENSOR_WPE), B, T, C);
+    if (away) store_stream_written(store, 0);
+    trainer->encoded = x;
+    for (size_t l = 0; l < trainer->config.shape.L; l++) {
+        Layer *a = &trainer->layers[l];
+        const Level level = keep ? config_level(&trainer->config, l) : LEVEL_BLOCKS;
         a->mark = memory_mark(memory, TIER_DEVICE);
-        a->out = away ? store_stream_begin(&m->store, l + 1)
+        a->out = away ? store_stream_begin(store, l + 1)
                  : keep ? memory_push(memory, TIER_DEVICE, kind, n_bytes, "layer") : spare;
-        store_weights_begin(&m->store, l + 1, l + 1 < m->config.shape.L ? (int64_t)l + 2 : NO_BLOCK);
-        layer_take(m, a, B, T, level, true);
+        store_weights_begin(store, l + 1, l + 1 < trainer->config.shape.L ? (int64_t)l + 2 : NO_BLOCK);
+        layer_take(trainer, a, B, T, level, true);
         size_t mark = memory_mark(memory, TIER_DEVICE);
-        layer_take(m, a, B, T, level, false);
-        layer_forward_to_gelu(m, l, B, T, x, a);
-        layer_forward_out(m, l, B, T, a);
-        store_weights_done(&m->store, l + 1);
-        if (away) store_stream_written(&m->store, l + 1);
+        layer_take(trainer, a, B, T, level, false);
+        layer_forward_to_gelu(trainer, l, B, T, x, a);
+        layer_forward_out(trainer, l, B, T, a);
+        store_weights_done(store, l + 1);
+        if (away) store_stream_written(store, l + 1);
         memory_release(memory, TIER_DEVICE, mark);
         spare = x;
         x = a->out;
@@ -245,96 +280,139 @@ static const void *model_forward(Trainer *m, size_t B, size_t T, bool keep) {
     return x;
 }
 
-// Final LayerNorm, logits and losses of all rows, in --head-chunks chunks of rows: the logits (rows,Vp) would be the
-// largest buffer of all, and only a chunk of them exists at a time. The head is tied: its weights are the embedding's,
-// wte (Vp,C), whose gradient gets this part here and the encoder's at the end of the backward.
-//
-// gradient: also the gradients of the head's weights, and m->dresidual, the gradient of `residual`, scaled by `scale`;
-// add: to what earlier micro-batches left.
-static void model_head(Trainer *m, size_t B, size_t T, const void *residual, float scale, bool gradient, bool add) {
-    Device *device = m->device;
-    Memory *memory = m->memory;
-    Store *store = &m->store;
-    const ModelShape *s = &m->config.shape;
-    Dtype dtype = m->config.dtype;
-    size_t rows = B * T, C = s->C, size = number_size(dtype);
-    size_t mark = memory_mark(memory, TIER_DEVICE), chunk = ceil_div(rows, size_min(rows, m->config.head_chunks));
-    float *mean = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf mean");
-    float *rstd = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf rstd");
-    void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "lnf");
-    void *logits = memory_push(memory, TIER_DEVICE, KIND_LOGITS, chunk * s->Vp * size, "logits");
-    store_weights_begin(store, 0, gradient ? (int64_t)s->L : NO_BLOCK);
-    if (gradient) store_gradients_begin(store, 0, (int64_t)s->L);
-    const void *wte = tensor_weights(store, 0, TENSOR_WTE), *lnfw = tensor_weights(store, 0, TENSOR_LNFW);
-    layernorm_forward(device, dtype, lnf, mean, rstd, residual, lnfw, tensor_weights(store, 0, TENSOR_LNFB), rows, C);
-    for (size_t row = 0; row < rows; row += chunk) {
-        size_t n = size_min(chunk, rows - row);
-        void *x = number_at(dtype, lnf, row * C);  // becomes its own gradient, like the logits
-        matmul_forward(device, memory, dtype, logits, x, wte, NULL, n, C, s->Vp);
-        classifier(device, dtype, m->batch.losses + row, logits, m->batch.targets + row, n, s->V, s->Vp, scale,
-                   gradient);
-        if (!gradient) continue;
-        matmul_backward_weight(device, memory, dtype, tensor_gradients(store, 0, TENSOR_WTE), logits, x, n, C, s->Vp,
-                               add || row > 0);
-        matmul_backward_input(device, memory, dtype, x, logits, wte, n, C, s->Vp);
-    }
-    if (gradient) {
-        layernorm_backward(device, memory, dtype, m->dresidual, tensor_gradients(store, 0, TENSOR_LNFW),
-                           tensor_gradients(store, 0, TENSOR_LNFB), lnf, residual, mean, rstd, lnfw, rows, C, false,
-                           add);
-    }
-    store_weights_done(store, 0);
-    memory_release(memory, TIER_DEVICE, mark);
+// What the head works with: the final LayerNorm of the stream, and the logits of a chunk of its rows.
+typedef struct {
+    LayerNorm lnf;
+    char *normal;          // (rows,C) the normalised stream; a chunk's rows become their own gradient
+    void *logits;          // (chunk,Vp), and become their own gradient
+    size_t chunk, mark;
+} Head;
+
+// Takes the head's memory and normalises `residual` (rows,C), the stream after the last layer.
+static Head head_begin(Trainer *trainer, size_t rows, const void *residual) {
+    Memory *memory = trainer->context.memory;
+    const ModelShape *s = &trainer->config.shape;
+    const size_t size = number_size(trainer->config.dtype);
+    Head head;
+    head.mark = memory_mark(memory, TIER_DEVICE);
+    head.chunk = ceil_div(rows, size_min(rows, trainer->config.head_chunks));
+    head.lnf.w = tensor_weights(&trainer->store, 0, TENSOR_LNFW);
+    head.lnf.b = tensor_weights(&trainer->store, 0, TENSOR_LNFB);
+    head.lnf.mean = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf mean");
+    head.lnf.rstd = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf rstd");
+    head.lnf.rows = rows;
+    head.lnf.C = s->C;
+    head.normal = (char *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * s->C * size, "lnf");
+    head.logits = memory_push(memory, TIER_DEVICE, KIND_LOGITS, head.chunk * s->Vp * size, "logits");
+    layernorm_forward(&trainer->context, head.normal, residual, &head.lnf);
+    return head;
 }
 
-// From m->dresidual back to the embeddings. Each layer gives its activations back as soon as it is done, so memory
-// falls as the backward goes down; what lives away (weights, gradients, the stream) is sent for one block ahead.
-static void model_backward(Trainer *m, size_t B, size_t T, bool add) {
-    const ModelShape *s = &m->config.shape;
-    const bool away = store_stream_is_away(&m->store);
-    if (away) store_stream_done(&m->store, s->L);
-    for (size_t l = s->L; l-- > 0;) {
-        const void *in = away ? store_stream_read(&m->store, l) : l > 0 ? m->layers[l - 1].out : m->encoded;
-        store_weights_begin(&m->store, l + 1, l > 0 ? (int64_t)l : NO_BLOCK);
-        store_gradients_begin(&m->store, l + 1, l > 0 ? (int64_t)l : NO_BLOCK);
-        layer_backward(m, l, B, T, in, &m->layers[l], add);
-        store_weights_done(&m->store, l + 1);
-        store_gradients_done(&m->store, l + 1);
-        if (away) store_stream_done(&m->store, l);
-        memory_release(m->memory, TIER_DEVICE, m->layers[l].mark);
+// The logits of the chunk that begins at `row`, with its targets and the place of its losses.
+static Classifier head_logits(Trainer *trainer, const Head *head, size_t row) {
+    const ModelShape *s = &trainer->config.shape;
+    const size_t n = size_min(head->chunk, head->lnf.rows - row);
+    const void *normal = number_at(trainer->config.dtype, head->normal, row * s->C);
+    const Classifier chunk = {trainer->batch.losses + row, head->logits, trainer->batch.targets + row, n, s->V, s->Vp};
+    matmul_forward(&trainer->context, head->logits, normal, tensor_weights(&trainer->store, 0, TENSOR_WTE), NULL, n,
+                   s->C, s->Vp);
+    return chunk;
+}
+
+static void head_end(Trainer *trainer, const Head *head) {
+    store_weights_done(&trainer->store, 0);
+    memory_release(trainer->context.memory, TIER_DEVICE, head->mark);
+}
+
+// The losses of all B T rows, in --head-chunks chunks of rows: the logits (B,T,Vp) would be the largest buffer of all,
+// and only a chunk of them exists at a time.
+static void model_losses(Trainer *trainer, size_t B, size_t T, const void *residual) {
+    store_weights_begin(&trainer->store, 0, NO_BLOCK);
+    const Head head = head_begin(trainer, B * T, residual);
+    for (size_t row = 0; row < B * T; row += head.chunk) {
+        const Classifier chunk = head_logits(trainer, &head, row);
+        classifier_forward(&trainer->context, &chunk);
     }
-    encoder_backward(m->device, m->config.dtype, tensor_gradients(&m->store, 0, TENSOR_WTE),
-                     tensor_gradients(&m->store, 0, TENSOR_WPE), m->dresidual, m->batch.tokens,
-                     batch_positions(&m->batch), m->batch.n_distinct, B, T, s->maxT, s->C, add);
-    store_gradients_done(&m->store, 0);
+    head_end(trainer, &head);
+}
+
+// The losses, the gradients of the head's weights, and trainer->dresidual, the gradient of `residual`, scaled by
+// `scale`. The head is tied: its weights are the embedding's, wte (Vp,C), whose gradient gets this part here and the
+// encoder's at the end of the backward. add: to what earlier micro-batches left.
+static void model_losses_and_gradients(Trainer *trainer, size_t B, size_t T, const void *residual, float scale,
+                                       bool add) {
+    const Context *context = &trainer->context;
+    Store *store = &trainer->store;
+    const size_t C = trainer->config.shape.C, Vp = trainer->config.shape.Vp;
+    store_weights_begin(store, 0, (int64_t)trainer->config.shape.L);
+    store_gradients_begin(store, 0, (int64_t)trainer->config.shape.L);
+    const Head head = head_begin(trainer, B * T, residual);
+    const void *wte = tensor_weights(store, 0, TENSOR_WTE);
+    float *dwte = tensor_gradients(store, 0, TENSOR_WTE);
+    for (size_t row = 0; row < B * T; row += head.chunk) {
+        const Classifier chunk = head_logits(trainer, &head, row);
+        void *normal = number_at(context->dtype, head.normal, row * C), *dlogits = chunk.logits;
+        classifier_forward_backward(context, &chunk, scale);
+        matmul_backward_weight(context, dwte, dlogits, normal, chunk.rows, C, Vp, add || row > 0);
+        matmul_backward_input(context, normal, dlogits, wte, chunk.rows, C, Vp);
+    }
+    const LayerNormGradients dlnf = {tensor_gradients(store, 0, TENSOR_LNFW), tensor_gradients(store, 0, TENSOR_LNFB),
+                                     add};
+    layernorm_backward(context, trainer->dresidual, &dlnf, head.normal, residual, &head.lnf, false);
+    head_end(trainer, &head);
+}
+
+// From trainer->dresidual back to the embeddings. Each layer gives its activations back as soon as it is done, so
+// memory falls as the backward goes down; what lives away (weights, gradients, the stream) is sent for one block ahead.
+static void model_backward(Trainer *trainer, size_t B, size_t T, bool add) {
+    Store *store = &trainer->store;
+    const ModelShape *s = &trainer->config.shape;
+    const bool away = store_stream_is_away(store);
+    if (away) store_stream_done(store, s->L);
+    for (size_t l = s->L; l-- > 0;) {
+        const void *in = away ? store_stream_read(store, l) : l > 0 ? trainer->layers[l - 1].out : trainer->encoded;
+        store_weights_begin(store, l + 1, l > 0 ? (int64_t)l : NO_BLOCK);
+        store_gradients_begin(store, l + 1, l > 0 ? (int64_t)l : NO_BLOCK);
+        layer_backward(trainer, l, B, T, in, &trainer->layers[l], add);
+        store_weights_done(store, l + 1);
+        store_gradients_done(store, l + 1);
+        if (away) store_stream_done(store, l);
+        memory_release(trainer->context.memory, TIER_DEVICE, trainer->layers[l].mark);
+    }
+    const EncoderTokens tokens = {trainer->batch.tokens, batch_positions(&trainer->batch), trainer->batch.n_distinct, B,
+                                  T};
+    encoder_backward(&trainer->context, tensor_gradients(store, 0, TENSOR_WTE), tensor_gradients(store, 0, TENSOR_WPE),
+                     trainer->dresidual, &tokens, s->maxT, s->C, add);
+    store_gradients_done(store, 0);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // The training step
 
-// Forward and backward of the micro-batch in m->batch, the step's first or not, its last or not. scale: one over the
-// number of targets of the whole step. The sum of the losses goes to the batch's results.
-static void train_micro_batch(Trainer *m, float scale, bool first, bool last) {
-    store_micro_batch(&m->store, first, last);
-    const bool add = store_gradients_add(&m->store);
-    size_t B = m->config.B, T = m->config.T, mark = memory_mark(m->memory, TIER_DEVICE);
+// Forward and backward of the micro-batch in trainer->batch, the step's first or not, its last or not. scale: one over
+// the number of targets of the whole step. The sum of the losses goes to the results.
+static void train_micro_batch(Trainer *trainer, float scale, bool first, bool last) {
+    Memory *memory = trainer->context.memory;
+    store_micro_batch(&trainer->store, first, last);
+    const bool add = store_gradients_add(&trainer->store);
+    const size_t B = trainer->config.B, T = trainer->config.T, mark = memory_mark(memory, TIER_DEVICE);
+    const size_t stream_bytes = B * T * trainer->config.shape.C * number_size(trainer->config.dtype);
 
-    memory_begin(m->memory, PHASE_FORWARD);
-    m->dresidual = memory_push(m->memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
-                               B * T * m->config.shape.C * number_size(m->config.dtype), "dresidual");
-    const void *residual = model_forward(m, B, T, true);
-    memory_end(m->memory);
+    memory_begin(memory, PHASE_FORWARD);
+    trainer->dresidual = memory_push(memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS, stream_bytes, "dresidual");
+    const void *residual = model_forward(trainer, B, T, true);
+    memory_end(memory);
 
-    memory_begin(m->memory, PHASE_HEAD);
-    model_head(m, B, T, residual, scale, true, add);
-    classifier_sum(m->device, m->results + RESULT_LOSS, m->batch.losses, B * T, !first);
-    memory_end(m->memory);
+    memory_begin(memory, PHASE_HEAD);
+    model_losses_and_gradients(trainer, B, T, residual, scale, add);
+    classifier_sum(trainer->context.device, trainer->results + RESULT_LOSS, trainer->batch.losses, B * T, !first);
+    memory_end(memory);
 
-    memory_begin(m->memory, PHASE_BACKWARD);
-    model_backward(m, B, T, add);
-    batch_done(&m->batch);
-    memory_release(m->memory, TIER_DEVICE, mark);
-    memory_end(m->memory);
+    memory_begin(memory, PHASE_BACKWARD);
+    model_backward(trainer, B, T, add);
+    batch_done(&trainer->batch);
+    memory_release(memory, TIER_DEVICE, mark);
+    memory_end(memory);
 }
 
 // What the host needs to know of a step or a validation: sums over all ranks. On PLAN, nothing: zeros.
@@ -345,38 +423,40 @@ typedef struct {
 
 // The host waits for the loss and the norm: they decide what the update does, on all ranks alike. Sums over the ranks
 // are in their order. n: a count of this rank.
-static Results train_results(Trainer *m, size_t n) {
+static Results train_results(Trainer *trainer, size_t n) {
+    Device *device = trainer->context.device;
     Results sum = {0, 0, 0};
-    device_download(m->device, m->host_results, m->results, RESULTS * sizeof(double));
-    if (!host_reads(m->device, m->host_results, RESULTS * sizeof(double))) return sum;
-    const double own[RESULTS + 2] = {m->host_results[RESULT_LOSS], m->host_results[RESULT_NORM], (double)n,
-                                     (double)interrupted};
-    ranks_gather(m->ranks, m->all_results, own, RESULTS + 2);
+    double *results = trainer->host_results;
+    device_download(device, results, trainer->results, RESULTS * sizeof(double));
+    if (!host_reads(device, results, RESULTS * sizeof(double))) return sum;
+    const double own[RESULTS + 2] = {results[RESULT_LOSS], results[RESULT_NORM], (double)n, (double)interrupted};
+    ranks_gather(trainer->ranks, trainer->all_results, own, RESULTS + 2);
     double interrupted_ranks = 0;
-    for (int r = 0; r < m->ranks->size; r++) {
-        const double *of_rank = m->all_results + r * (RESULTS + 2);
+    for (int r = 0; r < trainer->ranks->size; r++) {
+        const double *of_rank = trainer->all_results + r * (RESULTS + 2);
         sum.loss += of_rank[RESULT_LOSS];
         sum.square += of_rank[RESULT_NORM];
         sum.n += (size_t)of_rank[RESULTS];
         interrupted_ranks += of_rank[RESULTS + 1];
     }
-    if (m->ranks->size > 1 && interrupted_ranks > 0) m->stop = true;
+    if (trainer->ranks->size > 1 && interrupted_ranks > 0) trainer->stop = true;
     return sum;
 }
 
 // Clipping and AdamW. The norm is that of all gradients of all ranks; where it is above --clip they are scaled down to
 // it, by AdamW itself (gradient_scale), which undoes the loss scale as well. A norm that is not finite skips the
 // update: nothing moves. Returns the step's sum of losses.
-static double train_update(Trainer *m, StepRow *row) {
-    memory_begin(m->memory, PHASE_UPDATE);
-    update_norm(&m->store, m->results + RESULT_NORM);
-    const Results results = train_results(m, 0);
-    const double norm = sqrt(results.square) / m->loss_scale, clip = m->config.clip;
-    const double lr = schedule_lr(&m->config.schedule, m->updates), scale = clip > 0 && norm > clip ? clip / norm : 1.0;
-    AdamW update = adamw_step((float)lr, (float)m->config.decay, m->updates + 1, (float)(scale / m->loss_scale),
-                              isfinite(norm));
-    update_blocks(&m->store, &update);
-    memory_end(m->memory);
+static double train_update(Trainer *trainer, StepRow *row) {
+    memory_begin(trainer->context.memory, PHASE_UPDATE);
+    update_norm(&trainer->store, trainer->results + RESULT_NORM);
+    const Results results = train_results(trainer, 0);
+    const double norm = sqrt(results.square) / trainer->loss_scale, clip = trainer->config.clip;
+    const double clipping = clip > 0 && norm > clip ? clip / norm : 1.0;
+    const double lr = schedule_lr(&trainer->config.schedule, trainer->updates);
+    AdamW update = adamw_step((float)lr, (float)trainer->config.decay, trainer->updates + 1,
+                              (float)(clipping / trainer->loss_scale), isfinite(norm));
+    update_blocks(&trainer->store, &update);
+    memory_end(trainer->context.memory);
     row->norm = norm;
     row->lr = lr;
     row->skipped = !update.apply;
@@ -384,118 +464,127 @@ static double train_update(Trainer *m, StepRow *row) {
 }
 
 // After a step in fp16: a skipped one halves the loss scale, many good ones double it.
-static void train_loss_scale(Trainer *m, bool skipped) {
-    if (m->config.dtype != FP16) return;
-    if (skipped) m->loss_scale /= 2;
-    m->good_steps = skipped ? 0 : m->good_steps + 1;
-    if (m->good_steps < LOSS_SCALE_GOOD_STEPS) return;
-    m->loss_scale *= 2;
-    m->good_steps = 0;
+static void train_loss_scale(Trainer *trainer, bool skipped) {
+    if (trainer->config.dtype != FP16) return;
+    if (skipped) trainer->loss_scale /= 2;
+    trainer->good_steps = skipped ? 0 : trainer->good_steps + 1;
+    if (trainer->good_steps < LOSS_SCALE_GOOD_STEPS) return;
+    trainer->loss_scale *= 2;
+    trainer->good_steps = 0;
 }
 
 // One attempted step: all micro-batches, the update; counts it. A micro-batch's losses are scaled by the targets of the
 // whole step, so that the gradients of micro-batches and ranks simply add up.
-static void train_step(Trainer *m, StepRow *row) {
-    threads_check(m->device->threads);
-    memory_step(m->memory);
-    m->ranks->n_sent = m->memory->disk.n_read = m->memory->disk.n_written = 0;
-    const size_t n_targets = batch_step_targets(&m->batch, m->step);
-    for (size_t i = 0; i < m->config.micro_batches; i++) {
-        batch_train(&m->batch, m->step, i);
-        train_micro_batch(m, (float)(m->loss_scale / (double)n_targets), i == 0, i + 1 == m->config.micro_batches);
+static void train_step(Trainer *trainer, StepRow *row) {
+    threads_check(trainer->context.device->threads);
+    memory_step(trainer->context.memory);
+    trainer->ranks->n_sent = trainer->context.memory->disk.n_read = trainer->context.memory->disk.n_written = 0;
+    const size_t n_targets = batch_step_targets(&trainer->batch, trainer->step);
+    const size_t n_micro_batches = trainer->config.micro_batches;
+    const float scale = (float)(trainer->loss_scale / (double)n_targets);
+    for (size_t i = 0; i < n_micro_batches; i++) {
+        batch_train(&trainer->batch, trainer->step, i);
+        train_micro_batch(trainer, scale, i == 0, i + 1 == n_micro_batches);
     }
-    row->train_loss = train_update(m, row) / (double)n_targets;
-    m->step++;
-    m->tokens += (int64_t)config_tokens(&m->config, m->ranks->size);
-    m->updates += row->skipped ? 0 : 1;
-    m->skipped_in_a_row = row->skipped ? m->skipped_in_a_row + 1 : 0;
+    row->train_loss = train_update(trainer, row) / (double)n_targets;
+    trainer->step++;
+    trainer->tokens += (int64_t)config_tokens(&trainer->config, trainer->ranks->size);
+    trainer->updates += row->skipped ? 0 : 1;
+    trainer->skipped_in_a_row = row->skipped ? trainer->skipped_in_a_row + 1 : 0;
 
-    row->step = m->step;
-    row->tokens = m->tokens;
-    row->loss_scale = m->loss_scale;  // of this step
-    train_loss_scale(m, row->skipped);
-    row->good_steps = m->good_steps;
-    row->peak_device_bytes = m->memory->step_peak[TIER_DEVICE];
-    row->peak_host_bytes = m->memory->step_peak[TIER_HOST];
-    row->sent_bytes = m->ranks->n_sent;
-    row->disk_read_bytes = m->memory->disk.n_read;
-    row->disk_written_bytes = m->memory->disk.n_written;
+    row->step = trainer->step;
+    row->tokens = trainer->tokens;
+    row->loss_scale = trainer->loss_scale;  // of this step
+    train_loss_scale(trainer, row->skipped);
+    row->good_steps = trainer->good_steps;
+    row->peak_device_bytes = trainer->context.memory->step_peak[TIER_DEVICE];
+    row->peak_host_bytes = trainer->context.memory->step_peak[TIER_HOST];
+    row->sent_bytes = trainer->ranks->n_sent;
+    row->disk_read_bytes = trainer->context.memory->disk.n_read;
+    row->disk_written_bytes = trainer->context.memory->disk.n_written;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Evaluation, samples, saving
 
 // Mean loss over the validation data, at most -m batches of it.
-static double validate(Trainer *m) {
-    const size_t B = m->config.B, T = m->config.T, N = (size_t)m->ranks->size;
+static double validate(Trainer *trainer) {
+    Memory *memory = trainer->context.memory;
+    const size_t B = trainer->config.B, T = trainer->config.T, N = (size_t)trainer->ranks->size;
     size_t n_targets = 0;
-    memory_begin(m->memory, PHASE_VALIDATION);
-    for (size_t batch = 0; batch < m->config.validation_batches; batch += N) {
-        size_t mark = memory_mark(m->memory, TIER_DEVICE);
-        n_targets += batch_validation(&m->batch, batch + (size_t)m->ranks->rank);
-        const void *residual = model_forward(m, B, T, false);
-        model_head(m, B, T, residual, 0.0f, false, false);
-        classifier_sum(m->device, m->results + RESULT_LOSS, m->batch.losses, B * T, batch > 0);
-        batch_done(&m->batch);
-        memory_release(m->memory, TIER_DEVICE, mark);
+    memory_begin(memory, PHASE_VALIDATION);
+    for (size_t batch = 0; batch < trainer->config.validation_batches; batch += N) {
+        size_t mark = memory_mark(memory, TIER_DEVICE);
+        n_targets += batch_validation(&trainer->batch, batch + (size_t)trainer->ranks->rank);
+        const void *residual = model_forward(trainer, B, T, false);
+        model_losses(trainer, B, T, residual);
+        classifier_sum(trainer->context.device, trainer->results + RESULT_LOSS, trainer->batch.losses, B * T,
+                       batch > 0);
+        batch_done(&trainer->batch);
+        memory_release(memory, TIER_DEVICE, mark);
     }
-    const Results results = train_results(m, n_targets);
-    memory_end(m->memory);
+    const Results results = train_results(trainer, n_targets);
+    memory_end(memory);
     return results.n > 0 ? results.loss / (double)results.n : 0.0;
 }
 
 // The logits after position `last` of a sequence, whose first `length` tokens are on the host, as fp32 there; raw: room
 // for them in the compute type. `length` is how much of it is computed: few lengths, so that few shapes of products are
 // needed.
-static void sample_logits(Trainer *m, const int32_t *sequence, size_t last, size_t length, float *logits, void *raw) {
-    const ModelShape *s = &m->config.shape;
-    Dtype dtype = m->config.dtype;
-    Memory *memory = m->memory;
+static void sample_logits(Trainer *trainer, const int32_t *sequence, size_t last, size_t length, float *logits,
+                          void *raw) {
+    const Context *context = &trainer->context;
+    const ModelShape *s = &trainer->config.shape;
+    Dtype dtype = trainer->config.dtype;
+    Device *device = context->device;
+    Memory *memory = context->memory;
+    Store *store = &trainer->store;
     size_t mark = memory_mark(memory, TIER_DEVICE);
-    m->batch.tokens = (int32_t *)(void *)m->batch.slots[0].data;
-    device_upload(m->device, m->batch.tokens, sequence, length * sizeof(int32_t));
-    const void *residual = number_at_const(dtype, model_forward(m, 1, length, false), last * s->C);
+    trainer->batch.tokens = (int32_t *)(void *)trainer->batch.slots[0].data;
+    device_upload(device, trainer->batch.tokens, sequence, length * sizeof(int32_t));
+    const void *residual = number_at_const(dtype, model_forward(trainer, 1, length, false), last * s->C);
     float *statistics = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, 2 * sizeof(float), "lnf statistics");
     void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, s->C * number_size(dtype), "lnf");
     void *out = memory_push(memory, TIER_DEVICE, KIND_LOGITS, s->Vp * number_size(dtype), "logits");
-    store_weights_begin(&m->store, 0, NO_BLOCK);
-    layernorm_forward(m->device, dtype, lnf, statistics, statistics + 1, residual,
-                      tensor_weights(&m->store, 0, TENSOR_LNFW), tensor_weights(&m->store, 0, TENSOR_LNFB), 1, s->C);
-    matmul_forward(m->device, memory, dtype, out, lnf, tensor_weights(&m->store, 0, TENSOR_WTE), NULL, 1, s->C, s->Vp);
-    store_weights_done(&m->store, 0);
-    device_download(m->device, raw, out, s->Vp * number_size(dtype));
-    if (host_reads(m->device, raw, s->Vp * number_size(dtype)) &&
-        host_writes(m->device, logits, s->Vp * sizeof(float))) {
+    store_weights_begin(store, 0, NO_BLOCK);
+    const LayerNorm ln = {tensor_weights(store, 0, TENSOR_LNFW), tensor_weights(store, 0, TENSOR_LNFB), statistics,
+                          statistics + 1, 1, s->C};
+    layernorm_forward(context, lnf, residual, &ln);
+    matmul_forward(context, out, lnf, tensor_weights(store, 0, TENSOR_WTE), NULL, 1, s->C, s->Vp);
+    store_weights_done(store, 0);
+    device_download(device, raw, out, s->Vp * number_size(dtype));
+    if (host_reads(device, raw, s->Vp * number_size(dtype)) && host_writes(device, logits, s->Vp * sizeof(float))) {
         for (size_t v = 0; v < s->V; v++) logits[v] = number_get(dtype, raw, v);
     }
     memory_release(memory, TIER_DEVICE, mark);
 }
 
 // Shows a sample of config.sample_length tokens, the prompt among them. A single rank that is interrupted stops.
-static void sample(Trainer *m) {
-    const Config *c = &m->config;
-    Memory *memory = m->memory;
+static void sample(Trainer *trainer) {
+    const Config *c = &trainer->config;
+    Device *device = trainer->context.device;
+    Memory *memory = trainer->context.memory;
     SampleText text;
     size_t total = c->sample_length, mark = memory_mark(memory, TIER_HOST), length = 0, V = c->shape.V;
     memory_begin(memory, PHASE_SAMPLE);
     void *raw = NULL;
     float *logits = NULL;
-    int32_t *tokens = m->batch.host_tokens[0];
+    int32_t *tokens = trainer->batch.host_tokens[0];
     if (c->n_prompt < total) {  // otherwise the prompt is all there is to print
         raw = memory_push(memory, TIER_HOST, KIND_LOGITS, c->shape.Vp * number_size(c->dtype), "logits");
         logits = (float *)memory_push(memory, TIER_HOST, KIND_LOGITS, c->shape.Vp * sizeof(float), "logits");
     }
-    if (host_writes(m->device, tokens, c->T * sizeof(int32_t))) {
+    if (host_writes(device, tokens, c->T * sizeof(int32_t))) {
         memset(tokens, 0, c->T * sizeof(int32_t));
-        memcpy(tokens, m->prompt, c->n_prompt * sizeof(int32_t));
+        memcpy(tokens, trainer->prompt, c->n_prompt * sizeof(int32_t));
     }
-    sample_begin(&text, m->tokenizer, m->step, m->prompt, c->n_prompt);
-    const bool alone = m->ranks->size == 1;
+    sample_begin(&text, trainer->tokenizer, trainer->step, trainer->prompt, c->n_prompt);
+    const bool alone = trainer->ranks->size == 1;
     for (size_t position = c->n_prompt; position < total && !(alone && interrupted); position++) {
         while (length < position) length = size_min(c->T, length ? 2 * length : 64);
-        sample_logits(m, tokens, position - 1, length, logits, raw);
-        if (!host_reads(m->device, logits, V * sizeof(float))) continue;
-        const double uniform = sample_uniform(c->seed, m->step, position);
+        sample_logits(trainer, tokens, position - 1, length, logits, raw);
+        if (!host_reads(device, logits, V * sizeof(float))) continue;
+        const double uniform = sample_uniform(c->seed, trainer->step, position);
         tokens[position] = sample_token(logits, V, c->temperature, uniform);
         sample_show(&text, tokens[position]);
     }
@@ -505,23 +594,23 @@ static void sample(Trainer *m) {
     else memory_end(memory);
 }
 
-static void save(Trainer *m) {
+static void save(Trainer *trainer) {
     CheckpointHeader header;
     memset(&header, 0, sizeof(header));
-    header.step = m->step;
-    header.updates = m->updates;
-    header.tokens = m->tokens;
-    header.B = (int64_t)m->config.B;
-    header.T = (int64_t)m->config.T;
-    header.tokens_per_step = (int64_t)config_tokens(&m->config, m->ranks->size);
-    header.seed = m->config.seed;
-    header.data = m->data->train_random ? 0 : m->data->train.fingerprint;
-    header.loss_scale = m->loss_scale;
-    header.good_steps = m->good_steps;
-    header.tuned = tune_hash(m->device);
-    memory_begin(m->memory, PHASE_SAVE);
-    checkpoint_save(&m->store, &header, m->output);
-    memory_end(m->memory);
+    header.step = trainer->step;
+    header.updates = trainer->updates;
+    header.tokens = trainer->tokens;
+    header.B = (int64_t)trainer->config.B;
+    header.T = (int64_t)trainer->config.T;
+    header.tokens_per_step = (int64_t)config_tokens(&trainer->config, trainer->ranks->size);
+    header.seed = trainer->config.seed;
+    header.data = trainer->data->train_random ? 0 : trainer->data->train.fingerprint;
+    header.loss_scale = trainer->loss_scale;
+    header.good_steps = trainer->good_steps;
+    header.tuned = tune_hash(trainer->context.device);
+    memory_begin(trainer->context.memory, PHASE_SAVE);
+    checkpoint_save(&trainer->store, &header, trainer->output);
+    memory_end(trainer->context.memory);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -529,54 +618,57 @@ static void save(Trainer *m) {
 
 // A trainer of `config` without anything of a run's own: no files, nothing shown. It still needs data. What lives for
 // the whole run is taken by trainer_start().
-static void trainer_open(Trainer *m, const Config *config, Device *device, Memory *memory, Ranks *ranks) {
-    memset(m, 0, sizeof(*m));
-    m->config = *config;
-    m->device = device;
-    m->memory = memory;
-    m->ranks = ranks;
-    m->loss_scale = config->dtype == FP16 ? (double)LOSS_SCALE_FIRST : 1.0;
-    m->layers = (Layer *)calloc(config->shape.L, sizeof(Layer));
-    if (!m->layers) die("out of memory at the start");
+static void trainer_open(Trainer *trainer, const Config *config, Device *device, Memory *memory, Ranks *ranks) {
+    memset(trainer, 0, sizeof(*trainer));
+    trainer->config = *config;
+    trainer->context.device = device;
+    trainer->context.memory = memory;
+    trainer->context.dtype = config->dtype;
+    trainer->ranks = ranks;
+    trainer->loss_scale = config->dtype == FP16 ? (double)LOSS_SCALE_FIRST : 1.0;
+    trainer->layers = (Layer *)calloc(config->shape.L, sizeof(Layer));
+    if (!trainer->layers) die("out of memory at the start");
 }
 
-static void trainer_close(Trainer *m) { free(m->layers); }
+static void trainer_close(Trainer *trainer) { free(trainer->layers); }
 
 // Takes what lives for the whole run, and gives it its first values.
-static void trainer_start(Trainer *m) {
-    const Config *c = &m->config;
-    Memory *memory = m->memory;
+static void trainer_start(Trainer *trainer) {
+    const Config *c = &trainer->config;
+    Device *device = trainer->context.device;
+    Memory *memory = trainer->context.memory;
+    const size_t n_all_results = (size_t)trainer->ranks->size * (RESULTS + 2);
     memory_begin(memory, PHASE_SETUP);
-    device_events_reset(m->device);
-    store_open(&m->store, m->device, memory, m->ranks, c->shape, c->dtype, &c->place, config_stream_bytes(c));
-    batch_open(&m->batch, m->device, memory, c, m->data, m->ranks);
-    m->results = (double *)memory_keep(memory, TIER_DEVICE, KIND_DATA, RESULTS * sizeof(double), "results");
-    m->host_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA, RESULTS * sizeof(double), "results");
-    m->all_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA,
-                                           (size_t)m->ranks->size * (RESULTS + 2) * sizeof(double), "results of ranks");
-    if (c->load) checkpoint_load(&m->store, m->checkpoint, c->resume);
-    else store_initialise(&m->store, c->seed);
+    device_events_reset(device);
+    store_open(&trainer->store, device, memory, trainer->ranks, c->shape, c->dtype, &c->place, config_stream_bytes(c));
+    batch_open(&trainer->batch, device, memory, c, trainer->data, trainer->ranks);
+    trainer->results = (double *)memory_keep(memory, TIER_DEVICE, KIND_DATA, RESULTS * sizeof(double), "results");
+    trainer->host_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA, RESULTS * sizeof(double), "results");
+    trainer->all_results = (double *)memory_keep(memory, TIER_HOST, KIND_DATA, n_all_results * sizeof(double),
+                                                 "results of ranks");
+    if (c->load) checkpoint_load(&trainer->store, trainer->checkpoint, c->resume);
+    else store_initialise(&trainer->store, c->seed);
     memory_end(memory);
 }
 
 // Everything that a run of this configuration will do, once: the plan is what it leaves on a PLAN device.
 static void rehearse(const Config *config, Device *device, Memory *memory, Ranks *ranks, Plan *plan) {
-    Trainer m;
+    Trainer trainer;
     StepRow row;
     Data data;
     memset(&data, 0, sizeof(data));
     data.train_random = data.validation_random = true;
-    trainer_open(&m, config, device, memory, ranks);
-    m.data = &data;
-    trainer_start(&m);
+    trainer_open(&trainer, config, device, memory, ranks);
+    trainer.data = &data;
+    trainer_start(&trainer);
     device->flops = device->bytes = 0;
-    train_step(&m, &row);
+    train_step(&trainer, &row);
     plan->flops = device->flops;
     plan->bytes = device->bytes;
-    if (config->validation_batches > 0) validate(&m);
-    if (config->sample_length > 0) sample(&m);
-    if (config->save) save(&m);
-    trainer_close(&m);
+    if (config->validation_batches > 0) validate(&trainer);
+    if (config->sample_length > 0) sample(&trainer);
+    if (config->save) save(&trainer);
+    trainer_close(&trainer);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -600,7 +692,7 @@ typedef struct {
 enum { SKIPS_IN_A_ROW = 10, SKIPS_OF_FP16 = 40 };
 
 // Somebody wants the run to end; all ranks learn it at the end of the same step.
-static bool stopped(const Trainer *m) { return m->ranks->size == 1 ? interrupted : m->stop; }
+static bool stopped(const Trainer *trainer) { return trainer->ranks->size == 1 ? interrupted : trainer->stop; }
 
 static void on_signal(int number) {
     interrupted = 1;
@@ -657,46 +749,46 @@ static void run_plan(Run *r) {
 
 // After a step: validation, the log, a sample, a checkpoint, as they fall due.
 static void run_after_step(Run *r, StepRow *row) {
-    Trainer *m = &r->trainer;
+    Trainer *trainer = &r->trainer;
     const Options *o = &r->job.options;
-    bool last = m->step == m->config.steps;
+    bool last = trainer->step == trainer->config.steps;
     if (row->skipped) {
         printf("%sstep %lld skipped: its gradients are not finite; nothing was updated\n",
-               r->report.terminal ? "\n" : "", (long long)m->step);
+               r->report.terminal ? "\n" : "", (long long)trainer->step);
     }
-    if (m->config.validation_batches && (last || m->step % o->validate_every == 0) && !stopped(m)) {
-        row->val_loss = validate(m);
+    if (trainer->config.validation_batches && (last || trainer->step % o->validate_every == 0) && !stopped(trainer)) {
+        row->val_loss = validate(trainer);
         row->validated = true;
-        printf("%sstep %lld | validation loss %.4f\n", r->report.terminal ? "\n" : "", (long long)m->step,
+        printf("%sstep %lld | validation loss %.4f\n", r->report.terminal ? "\n" : "", (long long)trainer->step,
                row->val_loss);
     }
     log_step(&r->log, row);
     bool finite = isfinite(row->train_loss);
-    if (m->skipped_in_a_row >= SKIPS_IN_A_ROW && !(finite && m->config.dtype == FP16)) {
+    if (trainer->skipped_in_a_row >= SKIPS_IN_A_ROW && !(finite && trainer->config.dtype == FP16)) {
         die("%d steps in a row had gradients that are not finite (last loss %g%s). Lower -l, or go on from an earlier "
-            "checkpoint", m->skipped_in_a_row, row->train_loss,
+            "checkpoint", trainer->skipped_in_a_row, row->train_loss,
             finite ? "" : ": the forward itself gives NaN or infinity, so this is no overflow of gradients");
     }
-    if (m->skipped_in_a_row >= SKIPS_OF_FP16) {
+    if (trainer->skipped_in_a_row >= SKIPS_OF_FP16) {
         die("gradients overflow fp16 at every loss scale down to %g, while the loss is finite (%g). Lower -l, or use "
             "-p bf16", row->loss_scale, row->train_loss);
     }
-    bool due = o->sample_every > 0 && m->step % o->sample_every == 0;
-    if (m->config.sample_length && (due || last) && !stopped(m)) sample(m);
-    if (o->save_every > 0 && (last || m->step % o->save_every == 0) && !stopped(m)) save(m);
+    bool due = o->sample_every > 0 && trainer->step % o->sample_every == 0;
+    if (trainer->config.sample_length && (due || last) && !stopped(trainer)) sample(trainer);
+    if (o->save_every > 0 && (last || trainer->step % o->save_every == 0) && !stopped(trainer)) save(trainer);
 }
 
 // Puts a resumed run where its checkpoint was.
 static void run_resume(Run *r) {
     const CheckpointHeader *p = &r->job.position;
-    Trainer *m = &r->trainer;
+    Trainer *trainer = &r->trainer;
     if (!r->job.config.resume) return;
-    m->step = p->step;
-    m->updates = p->updates;
-    m->tokens = p->tokens;
-    if (m->config.dtype == FP16 && p->dtype == FP16) {
-        m->loss_scale = p->loss_scale;
-        m->good_steps = p->good_steps;
+    trainer->step = p->step;
+    trainer->updates = p->updates;
+    trainer->tokens = p->tokens;
+    if (trainer->config.dtype == FP16 && p->dtype == FP16) {
+        trainer->loss_scale = p->loss_scale;
+        trainer->good_steps = p->good_steps;
     }
 }
 
@@ -705,7 +797,7 @@ static void run_resume(Run *r) {
 static void run_start(Run *r) {
     const Options *o = &r->job.options;
     const char *beside = o->output ? o->output : ".";
-    Trainer *m = &r->trainer;
+    Trainer *trainer = &r->trainer;
     matmul_create(&r->device);
     memory_reserve(&r->memory, &r->device, &r->plan.ledger, o->swap_directory ? o->swap_directory : beside,
                    r->ranks.rank);
@@ -713,34 +805,34 @@ static void run_start(Run *r) {
     if (r->job.config.resume && r->job.position.tuned != tune_hash(&r->device)) {
         printf("note: --tune's choices differ from the saved run's, so the bits may, too\n");
     }
-    trainer_start(m);
+    trainer_start(trainer);
 }
 
 static void run_train(Run *r) {
-    Trainer *m = &r->trainer;
-    const double started = device_seconds(), rate = r->matmul_rate * m->ranks->size;
-    const int64_t first = m->step, steps = m->config.steps;
-    while (m->step < steps && !stopped(m)) {
+    Trainer *trainer = &r->trainer;
+    const double started = device_seconds(), rate = r->matmul_rate * trainer->ranks->size;
+    const int64_t first = trainer->step, steps = trainer->config.steps;
+    while (trainer->step < steps && !stopped(trainer)) {
         StepRow row;
         memset(&row, 0, sizeof(row));
         double start = device_seconds();
-        train_step(m, &row);
+        train_step(trainer, &row);
         double seconds = device_seconds() - start;
         row.ms = 1e3 * seconds;
-        row.tokens_per_second = (double)config_tokens(&m->config, m->ranks->size) / seconds;
-        row.mfu = row.tokens_per_second * config_flops_per_token(&m->config) / rate;
+        row.tokens_per_second = (double)config_tokens(&trainer->config, trainer->ranks->size) / seconds;
+        row.mfu = row.tokens_per_second * config_flops_per_token(&trainer->config) / rate;
         report_phases(&r->report, &r->plan.ledger, &r->memory.ledger);
-        double per_step = (device_seconds() - started) / (double)(m->step - first);
-        report_step(&r->report, &m->config, m->ranks->size, &r->memory.ledger, &row,
-                    per_step * (double)(steps - m->step));
+        double per_step = (device_seconds() - started) / (double)(trainer->step - first);
+        report_step(&r->report, &trainer->config, trainer->ranks->size, &r->memory.ledger, &row,
+                    per_step * (double)(steps - trainer->step));
         run_after_step(r, &row);
         report_phases(&r->report, &r->plan.ledger, &r->memory.ledger);
     }
     if (r->report.terminal) putchar('\n');
-    if (!stopped(m)) return;
-    if (m->config.save) save(m);
-    printf("interrupted after step %lld; %s\n", (long long)m->step,
-           m->config.save ? "saved, go on with -y 1" : "nothing saved, since there is no -o");
+    if (!stopped(trainer)) return;
+    if (trainer->config.save) save(trainer);
+    printf("interrupted after step %lld; %s\n", (long long)trainer->step,
+           trainer->config.save ? "saved, go on with -y 1" : "nothing saved, since there is no -o");
 }
 
 // A command that needs less memory than this one, and its peak.
@@ -778,13 +870,13 @@ static Run *run_open(int argc, char **argv) {
     r->planner.device = &r->device;
     r->planner.n_ranks = r->ranks.size;
     r->planner.pass = rehearse;
-    Trainer *m = &r->trainer;
-    trainer_open(m, &r->job.config, &r->device, &r->memory, &r->ranks);
-    m->data = &r->job.data;
-    m->tokenizer = &r->job.tokenizer;
-    m->prompt = r->job.prompt;
-    m->checkpoint = r->job.checkpoint;
-    m->output = o->output;
+    Trainer *trainer = &r->trainer;
+    trainer_open(trainer, &r->job.config, &r->device, &r->memory, &r->ranks);
+    trainer->data = &r->job.data;
+    trainer->tokenizer = &r->job.tokenizer;
+    trainer->prompt = r->job.prompt;
+    trainer->checkpoint = r->job.checkpoint;
+    trainer->output = o->output;
     run_resume(r);
     return r;
 }

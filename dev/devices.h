@@ -118,8 +118,10 @@ static inline void device_close_plan(Device *plan, const struct Matmul *matmul) 
 // The rate of products
 
 // One product of square matrices, in memory taken for it: operations per second.
-static inline double device_product_rate(Device *device, Memory *memory, Dtype dtype, size_t size) {
-    size_t n_bytes = size * size * number_size(dtype), mark = memory_mark(memory, TIER_DEVICE);
+static inline double device_product_rate(const Context *context, size_t size) {
+    Device *device = context->device;
+    Memory *memory = context->memory;
+    size_t n_bytes = size * size * number_size(context->dtype), mark = memory_mark(memory, TIER_DEVICE);
     memory_begin(memory, PHASE_SETUP);
     void *c = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_bytes, "c");
     void *a = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_bytes, "a");
@@ -128,7 +130,7 @@ static inline double device_product_rate(Device *device, Memory *memory, Dtype d
     device_zero(device, b, n_bytes);
     device_wait(device);
     double start = device_seconds();
-    matmul_forward(device, memory, dtype, c, a, b, NULL, size, size, size);
+    matmul_forward(context, c, a, b, NULL, size, size, size);
     device_wait(device);
     double rate = 2.0 * pow((double)size, 3) / (device_seconds() - start);
     memory_release(memory, TIER_DEVICE, mark);
@@ -145,11 +147,12 @@ static inline double device_best_rate(Device *device, Dtype dtype, size_t size) 
     double best = 0;
     device_open_plan(&plan, device, device->matmul);
     memory_open_plan(&planned, &plan);
-    device_product_rate(&plan, &planned, dtype, size);
+    const Context planning = {&plan, &planned, dtype}, running = {device, &memory, dtype};
+    device_product_rate(&planning, size);
     matmul_create(device);
     memory_reserve(&memory, device, &planned.ledger, ".", 0);
     for (int trial = 0; trial < TRIALS && (trial == 0 || 2.0 * pow((double)size, 3) / best < enough); trial++) {
-        best = fmax(best, device_product_rate(device, &memory, dtype, size));
+        best = fmax(best, device_product_rate(&running, size));
     }
     memory_close(&memory);
     memory_close(&planned);

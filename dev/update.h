@@ -106,16 +106,17 @@ static inline void update_compute(Update *u, UpdateSet *set, const UpdatePiece *
     Store *store = u->store;
     const size_t n_decay = store_layout(store, piece->block)->n_decay;
     const size_t decayed = n_decay > piece->at ? size_min(n_decay - piece->at, piece->n) : 0;
-    void *w = update_operand(u, set, HOME_WEIGHTS, piece);
-    float *master = NULL, *m = (float *)update_operand(u, set, HOME_M, piece);
-    float *v = (float *)update_operand(u, set, HOME_V, piece);
-    const float *g = (const float *)update_operand(u, set, HOME_GRADIENTS, piece);
-    if (update_has(store, HOME_MASTER)) master = (float *)update_operand(u, set, HOME_MASTER, piece);
+    AdamWOperands of = {NULL, NULL, NULL, NULL, NULL, piece->n, decayed};
+    of.weights = update_operand(u, set, HOME_WEIGHTS, piece);
+    if (update_has(store, HOME_MASTER)) of.master = (float *)update_operand(u, set, HOME_MASTER, piece);
+    of.m = (float *)update_operand(u, set, HOME_M, piece);
+    of.v = (float *)update_operand(u, set, HOME_V, piece);
+    of.gradients = (const float *)update_operand(u, set, HOME_GRADIENTS, piece);
     if (u->tier == TIER_HOST && update_on_host(u, set, piece)) {
-        adamw_cpu(&u->step, store->dtype, w, master, m, v, g, piece->n, decayed);
+        adamw_cpu(&u->step, store->dtype, &of);
     } else {
         slot_ready(store->device, set->slot, QUEUE_COMPUTE);
-        adamw(store->device, &u->step, store->dtype, w, master, m, v, g, piece->n, decayed);
+        adamw(store->device, &u->step, store->dtype, &of);
     }
     slot_send(store->device, set->slot, QUEUE_COMPUTE, QUEUE_STASH);
     for (int home = 0; home < HOMES; home++) {

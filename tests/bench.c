@@ -137,22 +137,22 @@ static void product_run_packed(Matmul *matmul, Product *p) {
 static void product_sample(Trainer *m, Product *p, float *tiles) {
     if (p->n == SAMPLES_MOST) return;
     double t0 = device_seconds();
-    MatmulEntry *entry = matmul_find(m->device, &p->shape);
+    MatmulEntry *entry = matmul_find(m->context.device, &p->shape);
     if (entry->tiled) {
-        matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device->threads);
+        matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->context.device->threads);
     } else {
 #if USE_ONEDNN
-        matmul_onednn_cpu(&m->device->matmul->library, &entry->onednn, false, p->c, p->a, p->b, NULL, tiles);
+        matmul_onednn_cpu(&m->context.device->matmul->library, &entry->onednn, false, p->c, p->a, p->b, NULL, tiles);
 #endif
     }
     double t1 = device_seconds();
     p->plain_seconds[p->n] = t1 - t0;
 #if USE_ONEDNN
-    if (p->has_packed) product_run_packed(m->device->matmul, p);
+    if (p->has_packed) product_run_packed(m->context.device->matmul, p);
 #endif
     double t2 = device_seconds();
     p->packed_seconds[p->n] = p->has_packed ? t2 - t1 : 1e9;
-    if (!entry->tiled) matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->device->threads);
+    if (!entry->tiled) matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->context.device->threads);
     p->tiled_seconds[p->n] = entry->tiled ? t1 - t0 : device_seconds() - t2;
     p->n++;
 }
@@ -199,8 +199,8 @@ static void operation_end(Operations *all, int i, const char *name, double count
 // One sample of every operation that is not a product, on a layer's buffers, as the step runs them.
 static void operations_sample(Trainer *m, Operations *all) {
     const Config *c = &m->config;
-    Device *d = m->device;
-    Memory *memory = m->memory;
+    const Context *context = &m->context;
+    Memory *memory = context->memory;
     Store *store = &m->store;
     Dtype dtype = c->dtype;
     size_t B = c->B, T = c->T, C = c->shape.C, rows = B * T, size = number_size(dtype),
@@ -215,48 +215,50 @@ static void operations_sample(Trainer *m, Operations *all) {
     layer_take(m, &a, B, T, LEVEL_BLOCKS, false);
     void *dqkv = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * 3 * C * size, "dqkv");
     void *dout = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "dout");
-    const void *w = tensor_weights(store, 1, TENSOR_LN1W), *b = tensor_weights(store, 1, TENSOR_LN1B);
-    encoder_forward(d, dtype, x, m->batch.tokens, tensor_weights(store, 0, TENSOR_WTE),
+    const LayerWeights w = layer_weights(store, 0);
+    const LayerGradients g = layer_gradients(store, 0);
+    const LayerNorm ln1 = {w.ln1w, w.ln1b, a.ln1_mean, a.ln1_rstd, rows, C};
+    const LayerNorm ln2 = {w.ln1w, w.ln1b, a.ln2_mean, a.ln2_rstd, rows, C};
+    const LayerNormGradients dln1 = {g.ln1w, g.ln1b, false};
+    const Attention attention = layer_attention(c, B, T);
+    encoder_forward(context, x, m->batch.tokens, tensor_weights(store, 0, TENSOR_WTE),
                     tensor_weights(store, 0, TENSOR_WPE), B, T, C);
     layer_forward_to_gelu(m, 0, B, T, x, &a);
     memcpy(dout, a.ln2, rows * C * size);
     int i = 0;
     operation_start();
-    layernorm_forward(d, dtype, a.ln1, a.ln1_mean, a.ln1_rstd, x, w, b, rows, C);
+    layernorm_forward(context, a.ln1, x, &ln1);
     operation_end(all, i++, "layernorm forward", micro * (2 * L + 1), 2 * n * s, 0, 0);
     operation_start();
-    residual_forward(d, dtype, a.residual, x, a.residual, rows * C);
+    residual_forward(context, a.residual, x, a.residual, rows * C);
     operation_end(all, i++, "residual", micro * 2 * L, 3 * n * s, 0, 0);
     operation_start();
-    gelu_forward(d, dtype, a.gelu, a.fch, rows * 4 * C);
+    gelu_forward(context, a.gelu, a.fch, rows * 4 * C);
     operation_end(all, i++, "gelu forward", micro * L, 8 * n * s, 4 * n, 0);
     operation_start();
-    attention_forward(d, memory, dtype, c->attention, a.atty, a.saved, a.qkv, B, T, C, c->shape.NH);
+    attention_forward(context, &attention, a.atty, a.saved, a.qkv);
     operation_end(all, i++, "attention forward", micro * L, 4 * n * s + heads, pairs, 4 * pairs * hs);
     operation_start();
-    attention_backward(d, memory, dtype, c->attention, dqkv, dout, a.qkv, a.atty, a.saved, B, T, C, c->shape.NH);
+    attention_backward(context, &attention, dqkv, dout, a.qkv, a.atty, a.saved);
     operation_end(all, i++, "attention backward", micro * L, 8 * n * s + heads, pairs, 10 * pairs * hs);
     operation_start();
-    layernorm_backward(d, memory, dtype, x, tensor_gradients(store, 1, TENSOR_LN1W),
-                       tensor_gradients(store, 1, TENSOR_LN1B), dout, a.residual, a.ln2_mean, a.ln2_rstd, w, rows, C,
-                       true, false);
+    layernorm_backward(context, x, &dln1, dout, a.residual, &ln2, true);
     operation_end(all, i++, "layernorm backward", micro * (2 * L + 1), 4 * n * s, 0, 0);
     operation_start();
-    gelu_backward(d, dtype, a.gelu, a.gelu, a.fch, rows * 4 * C);
+    gelu_backward(context, a.gelu, a.gelu, a.fch, rows * 4 * C);
     operation_end(all, i++, "gelu backward", micro * L, 12 * n * s, 4 * n, 0);
     operation_start();
-    bias_backward(d, memory, dtype, tensor_gradients(store, 1, TENSOR_FCB), a.gelu, rows, 4 * C, false);
+    bias_backward(context, g.fcb, a.gelu, rows, 4 * C, false);
     operation_end(all, i++, "bias gradients", micro * L * 9.0 / 4.0, 4 * n * s, 0, 0);
     memory_release(memory, TIER_DEVICE, mark);
-    void *logits =
-        memory_push(memory, TIER_DEVICE, KIND_LOGITS, ceil_div(rows, c->head_chunks) * c->shape.Vp * size, "logits");
-    memset(logits, 0, ceil_div(rows, c->head_chunks) * c->shape.Vp * size);
+    const size_t chunk = ceil_div(rows, c->head_chunks);
+    void *logits = memory_push(memory, TIER_DEVICE, KIND_LOGITS, chunk * c->shape.Vp * size, "logits");
+    memset(logits, 0, chunk * c->shape.Vp * size);
+    const Classifier head = {m->batch.losses, logits, m->batch.targets, chunk, c->shape.V, c->shape.Vp};
     operation_start();
-    classifier(d, dtype, m->batch.losses, logits, m->batch.targets, ceil_div(rows, c->head_chunks), c->shape.V,
-               c->shape.Vp, 1e-3f, true);
+    classifier_forward_backward(context, &head, 1e-3f);
     operation_end(all, i++, "classifier", micro * (double)c->head_chunks,
-                  2.0 * (double)ceil_div(rows, c->head_chunks) * (double)c->shape.Vp * s,
-                  2.0 * (double)(ceil_div(rows, c->head_chunks) * c->shape.V), 0);
+                  2.0 * (double)chunk * (double)c->shape.Vp * s, 2.0 * (double)(chunk * c->shape.V), 0);
     operation_start();
     for (size_t block = 0; block < store->n_blocks; block++) {
         store_note_norm(store, QUEUE_COMPUTE, block, 0, store_gradients(store, block),
@@ -285,10 +287,10 @@ static void bench(int details, int samples, const char *line) {
         p->a = product_memory(p->shape.M * p->shape.K * number_size(p->shape.a_dtype));
         p->b = product_memory(p->shape.K * p->shape.N * number_size(p->shape.b_dtype));
         p->c = product_memory(p->shape.M * p->shape.N * number_size(p->shape.c_dtype));
-        tiles_bytes = size_max(tiles_bytes, matmul_find(m->device, &p->shape)->scratchpad);
-        tiles_bytes = size_max(tiles_bytes, matmul_tiled_floats(&p->shape, m->device->threads) * sizeof(float));
+        tiles_bytes = size_max(tiles_bytes, matmul_find(m->context.device, &p->shape)->scratchpad);
+        tiles_bytes = size_max(tiles_bytes, matmul_tiled_floats(&p->shape, m->context.device->threads) * sizeof(float));
 #if USE_ONEDNN
-        product_pack(m->device->matmul, p);
+        product_pack(m->context.device->matmul, p);
 #endif
     }
     float *tiles = (float *)product_memory(tiles_bytes);
@@ -410,8 +412,8 @@ static void bench_rivals(int rounds, const Rival *rivals, int n) {
         const Config *c = &trainers[i]->config;
         double step = median(seconds[i], rounds);
         if (i == 0) first = step;
-        printf("| `%s` | %d | %.1f | %.2f | %.1f | %.1f |\n", rivals[i].flags, trainers[i]->device->threads, 1e3 * step,
-               step / first, (double)(c->B * c->T * c->micro_batches) / step,
+        printf("| `%s` | %d | %.1f | %.2f | %.1f | %.1f |\n", rivals[i].flags, trainers[i]->context.device->threads,
+               1e3 * step, step / first, (double)(c->B * c->T * c->micro_batches) / step,
                report_mib(ledger_peak(&run_of(trainers[i])->plan.ledger, TIER_DEVICE)));
         close_trainer(trainers[i]);
     }

@@ -62,53 +62,74 @@ typedef struct {
 // ---------------------------------------------------------------------------------------------------------------
 // The passes
 
+static Context bench_context(Bench *b) {
+    const Context context = {&b->device, &b->memory, b->dtype};
+    return context;
+}
+
+static LayerNorm bench_layernorm(const Bench *b) {
+    const LayerNorm ln = {b->w, b->b, b->mean, b->rstd, b->shape.B * b->shape.T, b->shape.C};
+    return ln;
+}
+
 static void pass_encoder_forward(Bench *b) {
+    const Context context = bench_context(b);
     const Shape *s = &b->shape;
-    encoder_forward(&b->device, b->dtype, b->out, b->tokens, b->wte, b->wpe, s->B, s->T, s->C);
+    encoder_forward(&context, b->out, b->tokens, b->wte, b->wpe, s->B, s->T, s->C);
 }
 
 static void pass_encoder_backward(Bench *b) {
+    const Context context = bench_context(b);
     const Shape *s = &b->shape;
-    encoder_backward(&b->device, b->dtype, b->dwte, b->dwpe, b->in, b->tokens, b->tokens + s->B * s->T, b->n_distinct,
-                     s->B, s->T, s->T, s->C, false);
+    const EncoderTokens tokens = {b->tokens, b->tokens + s->B * s->T, b->n_distinct, s->B, s->T};
+    encoder_backward(&context, b->dwte, b->dwpe, b->in, &tokens, s->T, s->C, false);
 }
 
 static void pass_layernorm(Bench *b) {
-    layernorm_forward(&b->device, b->dtype, b->out, b->mean, b->rstd, b->in, b->w, b->b, b->shape.B * b->shape.T,
-                      b->shape.C);
+    const Context context = bench_context(b);
+    const LayerNorm ln = bench_layernorm(b);
+    layernorm_forward(&context, b->out, b->in, &ln);
 }
 
 static void pass_residual(Bench *b) {
-    residual_forward(&b->device, b->dtype, b->out, b->in, b->add, b->shape.B * b->shape.T * b->shape.C);
+    const Context context = bench_context(b);
+    residual_forward(&context, b->out, b->in, b->add, b->shape.B * b->shape.T * b->shape.C);
 }
 
 // The sum takes the place of its second term, as in the trainer.
 static void pass_residual_layernorm(Bench *b) {
-    layernorm_forward_residual(&b->device, b->dtype, b->out, b->mean, b->rstd, b->add, b->in, b->add, b->w, b->b,
-                               b->shape.B * b->shape.T, b->shape.C);
+    const Context context = bench_context(b);
+    const LayerNorm ln = bench_layernorm(b);
+    layernorm_forward_residual(&context, b->out, b->add, b->in, b->add, &ln);
 }
 
 static void pass_layernorm_backward(Bench *b) {
-    layernorm_backward(&b->device, &b->memory, b->dtype, b->out, b->dw, b->db, b->add, b->in, b->mean, b->rstd, b->w,
-                       b->shape.B * b->shape.T, b->shape.C, true, false);
+    const Context context = bench_context(b);
+    const LayerNorm ln = bench_layernorm(b);
+    const LayerNormGradients gradients = {b->dw, b->db, false};
+    layernorm_backward(&context, b->out, &gradients, b->add, b->in, &ln, true);
 }
 
 static void pass_gelu(Bench *b) {
-    gelu_forward(&b->device, b->dtype, b->gelu, b->fc, b->shape.B * b->shape.T * 4 * b->shape.C);
+    const Context context = bench_context(b);
+    gelu_forward(&context, b->gelu, b->fc, b->shape.B * b->shape.T * 4 * b->shape.C);
 }
 
 static void pass_gelu_backward_bias(Bench *b) {
-    gelu_backward_bias(&b->device, &b->memory, b->dtype, b->dfc, b->dw, b->gelu, b->fc, b->shape.B * b->shape.T,
-                       4 * b->shape.C, false);
+    const Context context = bench_context(b);
+    gelu_backward_bias(&context, b->dfc, b->dw, b->gelu, b->fc, b->shape.B * b->shape.T, 4 * b->shape.C, false);
 }
 
 static void pass_bias(Bench *b) {
-    bias_backward(&b->device, &b->memory, b->dtype, b->dw, b->fc, b->shape.B * b->shape.T, 4 * b->shape.C, false);
+    const Context context = bench_context(b);
+    bias_backward(&context, b->dw, b->fc, b->shape.B * b->shape.T, 4 * b->shape.C, false);
 }
 
 static void pass_classifier(Bench *b) {
-    classifier(&b->device, b->dtype, b->losses, b->logits, b->tokens, b->shape.head_rows, b->shape.V, b->shape.Vp,
-               1e-3f, true);
+    const Context context = bench_context(b);
+    const Shape *s = &b->shape;
+    const Classifier head = {b->losses, b->logits, b->tokens, s->head_rows, s->V, s->Vp};
+    classifier_forward_backward(&context, &head, 1e-3f);
 }
 
 static void pass_norm(Bench *b) {
@@ -119,9 +140,11 @@ static void pass_norm(Bench *b) {
 
 static void pass_adamw(Bench *b) {
     const AdamW step = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
-    adamw(&b->device, &step, b->dtype, b->dtype == FP32 ? (void *)b->master : b->weights,
-          b->dtype == FP32 ? NULL : b->master, b->m, b->v, b->gradients, b->shape.n_parameters,
-          b->shape.n_parameters / 2);
+    const size_t n = b->shape.n_parameters;
+    const bool fp32 = b->dtype == FP32;
+    const AdamWOperands of = {fp32 ? (void *)b->master : b->weights, fp32 ? NULL : b->master, b->m, b->v, b->gradients,
+                              n, n / 2};
+    adamw(&b->device, &step, b->dtype, &of);
 }
 
 static const struct {
@@ -144,15 +167,15 @@ static const struct {
 enum { N_PASSES = sizeof(PASSES) / sizeof(PASSES[0]) };
 
 static void pass_attention_forward(Bench *b) {
-    const Shape *s = &b->shape;
-    attention_forward(&b->device, &b->memory, b->dtype, ATTENTION_FUSED, b->out, b->lse, b->qkv, s->B, s->T, s->C,
-                      s->NH);
+    const Context context = bench_context(b);
+    const Attention attention = {ATTENTION_FUSED, b->shape.B, b->shape.T, b->shape.C, b->shape.NH};
+    attention_forward(&context, &attention, b->out, b->lse, b->qkv);
 }
 
 static void pass_attention_backward(Bench *b) {
-    const Shape *s = &b->shape;
-    attention_backward(&b->device, &b->memory, b->dtype, ATTENTION_FUSED, b->dqkv, b->in, b->qkv, b->out, b->lse, s->B,
-                       s->T, s->C, s->NH);
+    const Context context = bench_context(b);
+    const Attention attention = {ATTENTION_FUSED, b->shape.B, b->shape.T, b->shape.C, b->shape.NH};
+    attention_backward(&context, &attention, b->dqkv, b->in, b->qkv, b->out, b->lse);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

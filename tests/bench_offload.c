@@ -31,13 +31,13 @@ static const int MICRO_BATCHES[2] = {1, 8};
 
 // Seconds of one update, as the step does it, with the gradients that are there.
 static double update_seconds(Trainer *m) {
-    memory_begin(m->memory, PHASE_UPDATE);
+    memory_begin(m->context.memory, PHASE_UPDATE);
     AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
-    m->memory->disk.n_read = m->memory->disk.n_written = 0;
+    m->context.memory->disk.n_read = m->context.memory->disk.n_written = 0;
     double start = device_seconds();
     update_blocks(&m->store, &update);
     double seconds = device_seconds() - start;
-    memory_abandon(m->memory);
+    memory_abandon(m->context.memory);
     return seconds;
 }
 

@@ -187,13 +187,13 @@ static void skip_step(void *argument) {
     run_steps(m, 1);
     const float poison = NAN;
     float *weight = home_at(m, HOME_MASTER, 0, 5), before;
-    device_download(m->device, &before, weight, sizeof(before));
-    device_upload(m->device, weight, &poison, sizeof(poison));
+    device_download(m->context.device, &before, weight, sizeof(before));
+    device_upload(m->context.device, weight, &poison, sizeof(poison));
     uint64_t state = state_hash(m);
     StepRow row;
     train_step(m, &row);
     assert_true(row.skipped && state_hash(m) == state && m->updates == 1 && m->step == 2);
-    device_upload(m->device, weight, &before, sizeof(before));
+    device_upload(m->context.device, weight, &before, sizeof(before));
     train_step(m, &row);
     assert_true(!row.skipped && m->updates == 2 && isfinite(row.train_loss));
     close_trainer(m);
@@ -430,24 +430,25 @@ static void use_early(void *argument) {
                               MODELS[0]);
     start_trainer(m);
     if (early->what == EARLY_SAVE) save(m);  // the first one's poison would be found instead
-    if (!early->waits) m->device->host = m->device->host_end = NULL;
-    const size_t mark = memory_mark(m->memory, TIER_HOST);
-    char *from = (char *)memory_push_aligned(m->memory, TIER_HOST, KIND_FILES, MEMORY_PAGE, MEMORY_PAGE, "early");
-    if (early->what > EARLY_RELEASE_OF_CALL) memory_release(m->memory, TIER_HOST, mark);
+    if (!early->waits) m->context.device->host = m->context.device->host_end = NULL;
+    const size_t mark = memory_mark(m->context.memory, TIER_HOST);
+    Memory *memory = m->context.memory;
+    char *from = (char *)memory_push_aligned(memory, TIER_HOST, KIND_FILES, MEMORY_PAGE, MEMORY_PAGE, "early");
+    if (early->what > EARLY_RELEASE_OF_CALL) memory_release(m->context.memory, TIER_HOST, mark);
     if (early->what == EARLY_TOKENS) from = (char *)m->batch.host_tokens[m->batch.current ^ 1];
     if (early->what == EARLY_SAMPLE) from = (char *)m->batch.host_tokens[0];
     if (early->what == EARLY_RELEASE_OF_CALL) {
         transfer(&m->store.transfers, QUEUE_STASH, TIER_DISK, store_at(&m->store, HOME_M, 0, 0), TIER_HOST, from,
                  MEMORY_PAGE);
     } else {
-        device_copy(m->device, QUEUE_STASH, m->batch.losses, from, 64);
+        device_copy(m->context.device, QUEUE_STASH, m->batch.losses, from, 64);
     }
     switch (early->what) {
-    case EARLY_POISON: memory_begin(m->memory, PHASE_VALIDATION); break;
+    case EARLY_POISON: memory_begin(m->context.memory, PHASE_VALIDATION); break;
     case EARLY_TOKENS: batch_next(&m->batch); break;
     case EARLY_SAMPLE: sample(m); break;
     case EARLY_SAVE: save(m); break;
-    default: memory_release(m->memory, TIER_HOST, mark); break;
+    default: memory_release(m->context.memory, TIER_HOST, mark); break;
     }
     close_trainer(m);
 }

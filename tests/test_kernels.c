@@ -872,8 +872,8 @@ static void naive_attention(const size_t *n, double *const *x) {
 static Buffer *made_saved(Run *run, Role role) {
     const size_t *n = run->n, T = n[1], rows = n[0] * n[2] * T, width = run->variant == ATTENTION_PLAIN ? T : 1;
     Element element = run->variant == ATTENTION_PLAIN ? run->dtype : IN_FP32;
-    assert_int_equal(attention_saved_bytes((AttentionKind)run->variant, run->c.dtype, n[0], T, n[2]),
-                     rows * width * ELEMENT_BYTES[element]);
+    const Attention attention = {(AttentionKind)run->variant, n[0], T, n[2] * n[3], n[2]};
+    assert_int_equal(attention_saved_bytes(&attention, run->c.dtype), rows * width * ELEMENT_BYTES[element]);
     return made(run, role, element, rows * width, role == GIVEN ? 0 : 1);
 }
 
@@ -1050,61 +1050,79 @@ typedef void *Any;
 // The operation of a case, on the buffers that its test gave and made.
 static void call(Run *run) {
     Device *d = run->device;
-    Memory *memory = &run->memory;
     const Dtype dtype = run->c.dtype;
-    const size_t *n = run->n, C = n[2] * n[3];
+    const Context context = {d, &run->memory, dtype};
+    const size_t *n = run->n, n_bytes = n[0] * number_size(dtype);
     const int v = run->variant;
     Any p[MOST_BUFFERS];
     for (int i = 0; i < MOST_BUFFERS; i++) p[i] = ANY(run->data[i]);
-    AdamW step = adamw_step(ADAMW_LR, ADAMW_DECAY, ADAMW_T, ADAMW_SCALE, v == 0);
     switch (operation_index(run->c.operation)) {
-    case ENCODER_FORWARD: encoder_forward(d, dtype, p[0], p[1], p[2], p[3], n[0], n[1], n[2]); break;
-    case ENCODER_BACKWARD:
-        encoder_backward(d, dtype, p[0], p[1], p[2], p[3], p[4], run->buffers[4].n - n[0] * n[1] - 1, n[0], n[1],
-                         n[1] + 2, n[2], v);
+    case ENCODER_FORWARD: encoder_forward(&context, p[0], p[1], p[2], p[3], n[0], n[1], n[2]); break;
+    case ENCODER_BACKWARD: {
+        const EncoderTokens tokens = {p[3], p[4], run->buffers[4].n - n[0] * n[1] - 1, n[0], n[1]};
+        encoder_backward(&context, p[0], p[1], p[2], &tokens, n[1] + 2, n[2], v);
         break;
-    case LAYERNORM_FORWARD:
-        if (v) layernorm_recompute(d, dtype, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
-        else layernorm_forward(d, dtype, p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1]);
+    }
+    case LAYERNORM_FORWARD: {
+        const LayerNorm ln = {p[4], p[5], p[1], p[2], n[0], n[1]};
+        if (v) layernorm_recompute(&context, p[0], p[3], &ln);
+        else layernorm_forward(&context, p[0], p[3], &ln);
         break;
-    case LAYERNORM_RESIDUAL:
-        if (v == 1) residual_forward(d, dtype, p[3], p[4], p[5], n[0] * n[1]);
-        if (v == 1) layernorm_forward(d, dtype, p[0], p[1], p[2], p[3], p[6], p[7], n[0], n[1]);
-        else layernorm_forward_residual(d, dtype, p[0], p[1], p[2], v ? p[5] : p[3], p[4], p[5], p[6], p[7], n[0],
-                                        n[1]);
+    }
+    case LAYERNORM_RESIDUAL: {
+        const LayerNorm ln = {p[6], p[7], p[1], p[2], n[0], n[1]};
+        if (v == 1) residual_forward(&context, p[3], p[4], p[5], n[0] * n[1]);
+        if (v == 1) layernorm_forward(&context, p[0], p[3], &ln);
+        else layernorm_forward_residual(&context, p[0], v ? p[5] : p[3], p[4], p[5], &ln);
         break;
-    case LAYERNORM_BACKWARD:
-        layernorm_backward(d, memory, dtype, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], n[0], n[1], v > 0, v > 1);
+    }
+    case LAYERNORM_BACKWARD: {
+        const LayerNorm ln = {p[7], NULL, p[5], p[6], n[0], n[1]};
+        const LayerNormGradients gradients = {p[1], p[2], v > 1};
+        layernorm_backward(&context, p[0], &gradients, p[3], p[4], &ln, v > 0);
         break;
-    case RESIDUAL_FORWARD: residual_forward(d, dtype, p[v], p[1], p[2], n[0]); break;
-    case GELU_FORWARD: gelu_forward(d, dtype, p[0], p[1], n[0]); break;
-    case GELU_BACKWARD: gelu_backward(d, dtype, p[v], p[1], p[2], n[0]); break;
+    }
+    case RESIDUAL_FORWARD: residual_forward(&context, p[v], p[1], p[2], n[0]); break;
+    case GELU_FORWARD: gelu_forward(&context, p[0], p[1], n[0]); break;
+    case GELU_BACKWARD: gelu_backward(&context, p[v], p[1], p[2], n[0]); break;
     case GELU_BACKWARD_BIAS:
-        if (v == 2) gelu_backward(d, dtype, p[0], p[0], p[2], n[0] * n[1]);
-        if (v == 2) bias_backward(d, memory, dtype, p[1], p[0], n[0], n[1], false);
-        else gelu_backward_bias(d, memory, dtype, p[0], p[1], p[0], p[2], n[0], n[1], v == 1);
+        if (v == 2) gelu_backward(&context, p[0], p[0], p[2], n[0] * n[1]);
+        if (v == 2) bias_backward(&context, p[1], p[0], n[0], n[1], false);
+        else gelu_backward_bias(&context, p[0], p[1], p[0], p[2], n[0], n[1], v == 1);
         break;
-    case CLASSIFIER: classifier(d, dtype, p[0], p[1], p[2], n[0], n[1], n[2], 1.0f / (float)n[0], v); break;
-    case MATMUL_FORWARD:
-        matmul_forward(d, memory, dtype, p[0], p[1], p[2], v ? p[3] : ANY(NULL), n[0], n[1], n[2]);
+    case CLASSIFIER: {
+        const Classifier c = {p[0], p[1], p[2], n[0], n[1], n[2]};
+        if (v) classifier_forward_backward(&context, &c, 1.0f / (float)n[0]);
+        else classifier_forward(&context, &c);
         break;
-    case MATMUL_INPUT: matmul_backward_input(d, memory, dtype, p[0], p[1], p[2], n[0], n[1], n[2]); break;
-    case MATMUL_WEIGHT: matmul_backward_weight(d, memory, dtype, p[0], p[1], p[2], n[0], n[1], n[2], v); break;
-    case MATMUL_BIAS: bias_backward(d, memory, dtype, p[0], p[1], n[0], n[2], v); break;
-    case ATTENTION_FORWARD:
-        attention_forward(d, memory, dtype, (AttentionKind)v, p[0], p[1], p[2], n[0], n[1], C, n[2]);
+    }
+    case MATMUL_FORWARD: matmul_forward(&context, p[0], p[1], p[2], v ? p[3] : ANY(NULL), n[0], n[1], n[2]); break;
+    case MATMUL_INPUT: matmul_backward_input(&context, p[0], p[1], p[2], n[0], n[1], n[2]); break;
+    case MATMUL_WEIGHT: matmul_backward_weight(&context, p[0], p[1], p[2], n[0], n[1], n[2], v); break;
+    case MATMUL_BIAS: bias_backward(&context, p[0], p[1], n[0], n[2], v); break;
+    case ATTENTION_FORWARD: {
+        const Attention attention = {(AttentionKind)v, n[0], n[1], n[2] * n[3], n[2]};
+        attention_forward(&context, &attention, p[0], p[1], p[2]);
         break;
-    case ATTENTION_BACKWARD:
-        attention_backward(d, memory, dtype, (AttentionKind)v, p[0], p[1], p[2], p[3], p[4], n[0], n[1], C, n[2]);
+    }
+    case ATTENTION_BACKWARD: {
+        const Attention attention = {(AttentionKind)v, n[0], n[1], n[2] * n[3], n[2]};
+        attention_backward(&context, &attention, p[0], p[1], p[2], p[3], p[4]);
         break;
+    }
     case NORM_CHUNKS: norm_chunks(d, QUEUE_COMPUTE, p[0], p[1], n[0] * NORM_CHUNK); break;
-    case ADAMW: adamw(d, &step, dtype, p[0], dtype == FP32 ? ANY(NULL) : p[1], p[2], p[3], p[4], n[0], n[1]); break;
+    case ADAMW: {
+        const AdamW step = adamw_step(ADAMW_LR, ADAMW_DECAY, ADAMW_T, ADAMW_SCALE, v == 0);
+        const AdamWOperands of = {p[0], dtype == FP32 ? ANY(NULL) : p[1], p[2], p[3], p[4], n[0], n[1]};
+        adamw(d, &step, dtype, &of);
+        break;
+    }
     case DEVICE:
-        if (v == 0) device_zero(d, p[0], n[0] * number_size(dtype));
-        if (v == 1) device_upload(d, p[0], run->buffers[1].before + run->buffers[1].at, n[0] * number_size(dtype));
+        if (v == 0) device_zero(d, p[0], n_bytes);
+        if (v == 1) device_upload(d, p[0], run->buffers[1].before + run->buffers[1].at, n_bytes);
         if (v == 2) {  // by way of the host
-            device_download(d, run->buffers[0].after, p[1], n[0] * number_size(dtype));
-            device_upload(d, p[0], run->buffers[0].after, n[0] * number_size(dtype));
+            device_download(d, run->buffers[0].after, p[1], n_bytes);
+            device_upload(d, p[0], run->buffers[0].after, n_bytes);
         }
         break;
     default: fail_msg("no operation");
@@ -1308,7 +1326,9 @@ static void test_classifier_special(void **state) {
         for (size_t i = 0; i < ROWS * Vp; i++) {
             element_put((Element)dtype, stored, i, i % Vp == V ? NAN : (double)logits[i / Vp][i % Vp]);
         }
-        classifier(&device, dtype, losses, stored, targets, ROWS, V, Vp, 0.5f, true);
+        const Context context = {&device, NULL, dtype};
+        const Classifier rows = {losses, stored, targets, ROWS, V, Vp};
+        classifier_forward_backward(&context, &rows, 0.5f);
         for (size_t r = 0; r < ROWS; r++) {
             double tolerance = r < 5 ? 4 * U32 : 0, loss = (double)losses_known[r];
             if (isnan(loss)) assert_true(isnan(losses[r]));
@@ -1354,8 +1374,10 @@ static void test_layernorm_recompute(void **state) {
             element_put((Element)dtype, w, c, random_uniform(2, 0, c));
             element_put((Element)dtype, b, c, random_uniform(3, 0, c));
         }
-        layernorm_forward(&device, dtype, y[0], mean, rstd, x, w, b, ROWS, C);
-        layernorm_recompute(&device, dtype, y[1], mean, rstd, x, w, b, ROWS, C);
+        const Context context = {&device, NULL, dtype};
+        const LayerNorm ln = {w, b, mean, rstd, ROWS, C};
+        layernorm_forward(&context, y[0], x, &ln);
+        layernorm_recompute(&context, y[1], x, &ln);
         assert_memory_equal(y[0], y[1], ROWS * C * number_size(dtype));
     }
 }
@@ -1363,7 +1385,8 @@ static void test_layernorm_recompute(void **state) {
 // One element by one step, on the CPU.
 static float adamw_one(const AdamW *step, float w, float g, float *m, float *v, size_t n_decay) {
     Device device = cpu_device(1);
-    adamw(&device, step, FP32, &w, NULL, m, v, &g, 1, n_decay);
+    const AdamWOperands of = {&w, NULL, m, v, &g, 1, n_decay};
+    adamw(&device, step, FP32, &of);
     return w;
 }
 

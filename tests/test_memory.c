@@ -207,15 +207,15 @@ static void touch_beyond(void *argument) {
     (void)argument;
     Trainer *m = open_trainer("%s -g 0 -v 0", SABOTAGED);
     start_trainer(m);
-    memory_begin(m->memory, PHASE_FORWARD);
-    m->dresidual = memory_push(m->memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
+    memory_begin(m->context.memory, PHASE_FORWARD);
+    m->dresidual = memory_push(m->context.memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
                                m->config.B * m->config.T * m->config.shape.C * 2, "dresidual");
     batch_train(&m->batch, 0, 0);
     model_forward(m, m->config.B, m->config.T, true);
-    Slab *slab = &m->memory->slabs[TIER_DEVICE];
+    Slab *slab = &m->context.memory->slabs[TIER_DEVICE];
     const size_t peak = run_of(m)->plan.ledger.phases[PHASE_FORWARD].peak[TIER_DEVICE];
     memset(slab->base + slab->capacity - peak + slab->kept - 8, 1, 8);
-    memory_end(m->memory);
+    memory_end(m->context.memory);
 }
 
 static void test_touching_beyond_the_ledger_ends_the_run(void **state) {

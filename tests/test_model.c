@@ -394,7 +394,7 @@ static void test_plan_is_run_over_the_flag_grid(void **state) {
         sample(m);
         save(m);
         assert_as_planned(m);
-        for (int p = 0; p < PHASES; p++) assert_true(m->memory->ledger.phases[p].occurred);
+        for (int p = 0; p < PHASES; p++) assert_true(m->context.memory->ledger.phases[p].occurred);
         run_steps(m, 1);
         close_trainer(m);
         n++;

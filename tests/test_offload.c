@@ -161,8 +161,8 @@ static void ranks_formulas(const char *directory) {
         }
         save(m);
         assert_as_planned(m);
-        check_formulas(m, &m->memory->ledger, true);
-        log_memory_csv(directory, m->ranks, &run_of(m)->plan.ledger, &m->memory->ledger);
+        check_formulas(m, &m->context.memory->ledger, true);
+        log_memory_csv(directory, m->ranks, &run_of(m)->plan.ledger, &m->context.memory->ledger);
         close_trainer(m);
     }
 }
@@ -209,8 +209,8 @@ enum { OVERFLOW_OF_DATA, OVERFLOW_OF_A_SHARD, OVERFLOW_PLACES };
 // A step of two micro-batches of which one rank's gradients overflow: all of them, or one element, after the first.
 static void overflowing_step(Trainer *m, int how, int rank, StepRow *row) {
     const bool here = m->ranks->rank == rank;
-    memory_step(m->memory);
-    m->ranks->n_sent = m->memory->disk.n_read = m->memory->disk.n_written = 0;
+    memory_step(m->context.memory);
+    m->ranks->n_sent = m->context.memory->disk.n_read = m->context.memory->disk.n_written = 0;
     const size_t n_targets = batch_step_targets(&m->batch, m->step);
     for (size_t i = 0; i < 2; i++) {
         batch_train(&m->batch, m->step, i);
@@ -218,7 +218,7 @@ static void overflowing_step(Trainer *m, int how, int rank, StepRow *row) {
         train_micro_batch(m, here && how == OVERFLOW_OF_DATA ? 1e30f : scale, i == 0, i == 1);
         if (i > 0 || how != OVERFLOW_OF_A_SHARD) continue;
         store_join(&m->store);
-        device_wait(m->device);
+        device_wait(m->context.device);
         if (here) *home_at(m, HOME_GRADIENTS, 1, store_shard(&m->store, 1) + 5) = INFINITY;
     }
     train_update(m, row);
@@ -259,7 +259,7 @@ static void ranks_overflow(const char *directory) {
         CHECK(m->loss_scale == 512 && m->good_steps == 0 && m->updates == good);
         check_same_on_all(m, m->loss_scale);
         CHECK(m->ranks->n_sent == formula_sent(&x, 2, stage, 2, false));
-        CHECK(m->memory->disk.n_written == 0);
+        CHECK(m->context.memory->disk.n_written == 0);
         CHECK(state_hash(m) == before && home_hash(m, HOME_WEIGHTS) == weights && home_hash(m, HOME_M) == moments);
         runs[0]->step++;
         runs[0]->loss_scale = 512;

@@ -68,9 +68,9 @@ static bool row_is_legal(const Row *row, int n_ranks) {
 
 static void reorder(Trainer *m, int order, uint64_t seed) {
     static const QueueOrder orders[] = {QUEUE_THREADS, QUEUE_EAGER, QUEUE_LAZY, QUEUE_SEEDED};
-    if (m->device->real != DEVICE_CPU || order == 0) return;
-    queues_close(m->device->queues);
-    m->device->queues = queues_open(orders[order], seed);
+    if (m->context.device->real != DEVICE_CPU || order == 0) return;
+    queues_close(m->context.device->queues);
+    m->context.device->queues = queues_open(orders[order], seed);
 }
 
 static Result run_row(const Row *row, int n_ranks, uint64_t seed, char *line, size_t size) {

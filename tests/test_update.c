@@ -7,8 +7,8 @@ enum { STEPS = 2, LAYERS = 2 * UPDATE_SETS + 1 };
 static RunResult run_with(const char *flags, QueueOrder order, uint64_t seed) {
     Trainer *m = open_trainer("--device cpu -e %dx48x3 --vocab 67 -t 32 -b 1 -i random -g 0 -v 0 -l 0.01 -u 0 "
                               "--swap-dir build %s", (int)LAYERS, flags);
-    queues_close(m->device->queues);
-    m->device->queues = queues_open(order, seed);
+    queues_close(m->context.device->queues);
+    m->context.device->queues = queues_open(order, seed);
     start_trainer(m);
     RunResult result = run_steps(m, STEPS);
     close_trainer(m);

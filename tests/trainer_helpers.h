@@ -48,7 +48,7 @@ static inline float *open_block(const Trainer *m) {
     void *values = NULL;
     assert_int_equal(posix_memalign(&values, MEMORY_PAGE, n_bytes), 0);
 #ifdef __CUDACC__
-    if (m->device->real == DEVICE_CUDA) CUDA_CHECK(cudaHostRegister(values, n_bytes, cudaHostRegisterDefault));
+    if (m->context.device->real == DEVICE_CUDA) CUDA_CHECK(cudaHostRegister(values, n_bytes, cudaHostRegisterDefault));
 #endif
     return (float *)values;
 }
@@ -56,13 +56,13 @@ static inline float *open_block(const Trainer *m) {
 // The memory of a test is none that the device knows: it waits for the queues itself.
 static inline void wait_for_queues(Trainer *m) {
     store_join(&m->store);
-    device_wait(m->device);
+    device_wait(m->context.device);
 }
 
 static inline void close_block(Trainer *m, float *values) {
     wait_for_queues(m);
 #ifdef __CUDACC__
-    if (m->device->real == DEVICE_CUDA) CUDA_CHECK(cudaHostUnregister(values));
+    if (m->context.device->real == DEVICE_CUDA) CUDA_CHECK(cudaHostUnregister(values));
 #else
     (void)m;
 #endif
@@ -92,7 +92,7 @@ static inline uint64_t state_hash(Trainer *m) {
 // The ledger of the run is the plan's, to the byte, in every phase that has occurred.
 static inline void assert_as_planned(const Trainer *m) {
     for (int p = 0; p < PHASES; p++) {
-        const PhaseLedger *run = &m->memory->ledger.phases[p], *planned = &run_of(m)->plan.ledger.phases[p];
+        const PhaseLedger *run = &m->context.memory->ledger.phases[p], *planned = &run_of(m)->plan.ledger.phases[p];
         if (!run->occurred) continue;
         assert_true(planned->occurred);
         assert_memory_equal(run->peak, planned->peak, sizeof(run->peak));
@@ -117,7 +117,7 @@ static inline RunResult run_steps(Trainer *m, int n) {
         result.norms[i] = row.norm;
     }
     result.state = state_hash(m);
-    result.peak = ledger_peak(&m->memory->ledger, TIER_DEVICE);
+    result.peak = ledger_peak(&m->context.memory->ledger, TIER_DEVICE);
     assert_as_planned(m);
     return result;
 }
@@ -148,7 +148,7 @@ static const Overflow OVERFLOWS[] = {{10, 22.02, 0}, {15, 21.85, 1}, {14, 21.84,
 static inline uint64_t weights_hash(Trainer *m) {
     const size_t n_bytes = m->store.n_elements * number_size(m->config.dtype);
     void *copy = malloc(n_bytes);
-    device_download(m->device, copy, store_at(&m->store, HOME_WEIGHTS, 0, 0), n_bytes);
+    device_download(m->context.device, copy, store_at(&m->store, HOME_WEIGHTS, 0, 0), n_bytes);
     uint64_t hash = file_hash(0, copy, n_bytes);
     free(copy);
     return hash;

@@ -8,29 +8,28 @@
 
 // 4 elements a thread (N): 16 bytes of everything that is fp32, 8 of weights in 16 bits.
 template <Dtype DTYPE, int N>
-__global__ static void adamw_kernel(AdamW a, void *weights, float *master, float *m, float *v, const float *gradients,
-                                    size_t n_elements, size_t n_decay) {
-    float *w = DTYPE == FP32 ? (float *)weights : master;
-    vector_walk<N>(n_elements, [=](auto width, size_t at) {
+__global__ static void adamw_kernel(AdamW a, AdamWOperands of) {
+    float *w = DTYPE == FP32 ? (float *)of.weights : of.master;
+    vector_walk<N>(of.n_elements, [=](auto width, size_t at) {
         constexpr int W = decltype(width)::value;
         Vector<FP32, W> x, g, new_m, new_v;
         x.load(w, at);
-        g.load(gradients, at);
-        new_m.load(m, at);
-        new_v.load(v, at);
+        g.load(of.gradients, at);
+        new_m.load(of.m, at);
+        new_v.load(of.v, at);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            const float decay = at + i < n_decay ? a.decay : 0.0f;
+            const float decay = at + i < of.n_decay ? a.decay : 0.0f;
             x.x[i] = adamw_scalar(&a, x.x[i], g.x[i], &new_m.x[i], &new_v.x[i], decay);
         }
         x.store(w, at);
-        new_m.store(m, at);
-        new_v.store(v, at);
+        new_m.store(of.m, at);
+        new_v.store(of.v, at);
         if constexpr (DTYPE != FP32) {
             Vector<DTYPE, W> rounded;
 #pragma unroll
             for (int i = 0; i < W; i++) rounded.x[i] = x.x[i];
-            rounded.store(weights, at);
+            rounded.store(of.weights, at);
         }
     });
 }
@@ -39,13 +38,11 @@ template <Dtype DTYPE> static inline auto adamw_form(bool wide) {
     return wide ? adamw_kernel<DTYPE, 4> : adamw_kernel<DTYPE, 1>;
 }
 
-static inline void adamw_cuda(Device *device, const AdamW *step, Dtype dtype, void *weights, float *master, float *m,
-                              float *v, const float *gradients, size_t n_elements, size_t n_decay) {
+static inline void adamw_cuda(Device *device, const AdamW *step, Dtype dtype, const AdamWOperands *of) {
     if (!step->apply) return;
-    const bool wide = vector_is_wide(0, weights, master, m, v) && (uintptr_t)gradients % 16 == 0;
+    const bool wide = vector_is_wide(0, of->weights, of->master, of->m, of->v) && (uintptr_t)of->gradients % 16 == 0;
     auto run = VECTOR_FORM(dtype, adamw_form, wide);
-    CUDA_RUN(device, run, cuda_blocks(ceil_div(n_elements, 4)), CUDA_THREADS, 0, *step, weights, master, m, v,
-             gradients, n_elements, n_decay);
+    CUDA_RUN(device, run, cuda_blocks(ceil_div(of->n_elements, 4)), CUDA_THREADS, 0, *step, *of);
 }
 
 #endif

@@ -22,6 +22,15 @@ typedef struct {
     bool apply;                      // false: a skipped step, nothing moves
 } AdamW;
 
+// What is updated: n_elements of each, the first n_decay of them with weight decay.
+typedef struct {
+    void *weights;           // in the compute type
+    float *master;           // fp32 weights; unused where the compute type is fp32
+    float *m, *v;            // Adam's moments
+    const float *gradients;
+    size_t n_elements, n_decay;
+} AdamWOperands;
+
 // t: number of this update, from 1.
 static inline AdamW adamw_step(float lr, float decay, int64_t t, float gradient_scale, bool apply) {
     AdamW a;
@@ -50,19 +59,19 @@ HOST_DEVICE float adamw_scalar(const AdamW *a, float w, float g, float *m, float
     return fmaf(-a->lr, fmaf(decay, w, update), w);
 }
 
-static inline void adamw_cpu(const AdamW *step, Dtype dtype, void *weights, float *master, float *m, float *v,
-                             const float *gradients, size_t n_elements, size_t n_decay) {
+static inline void adamw_cpu(const AdamW *step, Dtype dtype, const AdamWOperands *of) {
+    const size_t n_elements = of->n_elements, n_decay = of->n_decay;
     if (!step->apply) return;
 #pragma omp parallel for schedule(static)
     for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
         const AdamW a = *step;
         size_t i0 = (size_t)at, n = size_min(n_elements - i0, NUMBER_BLOCK);
-        float *w = dtype == FP32 ? (float *)weights + i0 : master + i0;
-        const float *g = gradients + i0;
+        float *w = (dtype == FP32 ? (float *)of->weights : of->master) + i0, *m = of->m + i0, *v = of->v + i0;
+        const float *g = of->gradients + i0;
         size_t split = n_decay > i0 ? size_min(n_decay - i0, n) : 0;
-        for (size_t i = 0; i < split; i++) w[i] = adamw_scalar(&a, w[i], g[i], &m[i0 + i], &v[i0 + i], a.decay);
-        for (size_t i = split; i < n; i++) w[i] = adamw_scalar(&a, w[i], g[i], &m[i0 + i], &v[i0 + i], 0.0f);
-        if (dtype != FP32) number_store(dtype, weights, i0, n, w);
+        for (size_t i = 0; i < split; i++) w[i] = adamw_scalar(&a, w[i], g[i], &m[i], &v[i], a.decay);
+        for (size_t i = split; i < n; i++) w[i] = adamw_scalar(&a, w[i], g[i], &m[i], &v[i], 0.0f);
+        if (dtype != FP32) number_store(dtype, of->weights, i0, n, w);
     }
 }
 
@@ -70,17 +79,15 @@ static inline void adamw_cpu(const AdamW *step, Dtype dtype, void *weights, floa
 #include "adamw.cuh"
 #endif
 
-static inline void adamw(Device *device, const AdamW *step, Dtype dtype, void *weights, float *master, float *m,
-                         float *v, const float *gradients, size_t n_elements, size_t n_decay) {
-    double n = (double)n_elements;
+// One update of the operands, which are on the device.
+static inline void adamw(Device *device, const AdamW *step, Dtype dtype, const AdamWOperands *of) {
+    double n = (double)of->n_elements;
     switch (device->kind) {
     case DEVICE_PLAN:
         device_count(device, 15 * n, 28 * n + (dtype == FP32 ? 0 : n * (double)number_size(dtype)));
         return;
-    case DEVICE_CPU: adamw_cpu(step, dtype, weights, master, m, v, gradients, n_elements, n_decay); return;
-    case DEVICE_CUDA:
-        CUDA_ONLY(adamw_cuda(device, step, dtype, weights, master, m, v, gradients, n_elements, n_decay));
-        return;
+    case DEVICE_CPU: adamw_cpu(step, dtype, of); return;
+    case DEVICE_CUDA: CUDA_ONLY(adamw_cuda(device, step, dtype, of)); return;
     }
 }
 

@@ -131,8 +131,9 @@ static inline bool attention_on_tensor_cores(const AttentionShape *s, const void
 static inline void attention_forward_cuda(Device *device, const AttentionShape *s, void *out, void *saved,
                                           const void *qkv) {
     if (attention_on_tensor_cores(s, out, qkv, NULL, NULL)) {
-        attention_mma_forward(device, s->dtype, attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale), out,
-                              (float *)saved, qkv);
+        const AttentionMma shape = attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale);
+        if (s->dtype == BF16) attention_mma_forward<BF16>(device, shape, out, (float *)saved, qkv);
+        else attention_mma_forward<FP16>(device, shape, out, (float *)saved, qkv);
         return;
     }
     CUDA_RUN_GRID(device, attention_forward_kernel, cuda_grid(ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH),
@@ -202,7 +203,9 @@ static inline void attention_backward_cuda(Device *device, const AttentionShape 
                                            const void *qkv, const void *out, const void *saved, float *d) {
     if (attention_on_tensor_cores(s, dqkv, dout, qkv, out)) {
         const AttentionMma shape = attention_mma_shape(s->B, s->T, s->C, s->NH, s->scale);
-        attention_mma_backward(device, s->dtype, shape, dqkv, dout, qkv, out, (const float *)saved, d);
+        const float *lse = (const float *)saved;
+        if (s->dtype == BF16) attention_mma_backward<BF16>(device, shape, dqkv, dout, qkv, out, lse, d);
+        else attention_mma_backward<FP16>(device, shape, dqkv, dout, qkv, out, lse, d);
         return;
     }
     const dim3 grid = cuda_grid(ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH);

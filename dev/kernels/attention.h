@@ -21,7 +21,7 @@
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
-#include "../memory.h"
+#include "../context.h"
 #include "tile.h"
 
 typedef enum { ATTENTION_FUSED, ATTENTION_PLAIN } AttentionKind;
@@ -29,14 +29,22 @@ typedef enum { ATTENTION_FUSED, ATTENTION_PLAIN } AttentionKind;
 enum { ATTENTION_BLOCK = 96 };     // a multiple of every TILE_M and TILE_N
 enum { ATTENTION_HS_MOST = 128 };  // of a head on CUDA; the CPU takes any
 
+// What the model asks for: B sequences of T tokens, C channels, in NH heads.
+typedef struct {
+    AttentionKind kind;
+    size_t B, T, C, NH;
+} Attention;
+
 // Bytes that the forward leaves for the backward besides out.
-static inline size_t attention_saved_bytes(AttentionKind kind, Dtype dtype, size_t B, size_t T, size_t NH) {
-    return kind == ATTENTION_FUSED ? B * NH * T * sizeof(float) : B * NH * T * T * number_size(dtype);
+static inline size_t attention_saved_bytes(const Attention *of, Dtype dtype) {
+    const size_t rows = of->B * of->NH * of->T;
+    return of->kind == ATTENTION_FUSED ? rows * sizeof(float) : rows * of->T * number_size(dtype);
 }
 
 // Whether tensor cores can do it, on CUDA.
 static inline bool attention_mma_takes(Dtype dtype, size_t HS) { return dtype != FP32 && HS % 8 == 0 && HS <= 128; }
 
+// The same, and what follows from it.
 typedef struct {
     Dtype dtype;
     AttentionKind kind;
@@ -45,18 +53,17 @@ typedef struct {
     float scale;
 } AttentionShape;
 
-static inline AttentionShape attention_shape(AttentionKind kind, Dtype dtype, size_t B, size_t T, size_t C,
-                                             size_t NH) {
+static inline AttentionShape attention_shape(const Attention *of, Dtype dtype) {
     AttentionShape s;
     s.dtype = dtype;
-    s.kind = kind;
-    s.B = B;
-    s.T = T;
-    s.C = C;
-    s.NH = NH;
-    s.HS = C / NH;
+    s.kind = of->kind;
+    s.B = of->B;
+    s.T = of->T;
+    s.C = of->C;
+    s.NH = of->NH;
+    s.HS = of->C / of->NH;
     s.width = round_up(s.HS, TILE_N);
-    s.blocked = round_up(T, ATTENTION_BLOCK);
+    s.blocked = round_up(of->T, ATTENTION_BLOCK);
     s.scale = 1.0f / sqrtf((float)s.HS);
     return s;
 }
@@ -65,19 +72,56 @@ static inline AttentionShape attention_shape(AttentionKind kind, Dtype dtype, si
 // in A because A is lower or upper triangular.
 typedef enum { PRODUCT_FULL, PRODUCT_SCORES, PRODUCT_LOWER, PRODUCT_UPPER } AttentionProduct;
 
-// c (m_panels TILE_M rows of ldc) (+)= a (rows of lda) . b (packed panels of K rows, b_stride floats apart).
-static inline void attention_product(AttentionProduct part, float *c, size_t ldc, const float *a, size_t lda,
-                                     size_t m_panels, const float *b, size_t n_panels, size_t b_stride, size_t K,
-                                     bool add) {
-    for (size_t j = 0; j < n_panels; j++) {
-        for (size_t i = 0; i < m_panels; i++) {
+// The left side of a product: n panels of TILE_M rows, `stride` floats from row to row.
+typedef struct {
+    const float *rows;
+    size_t stride, n;
+} AttentionRows;
+
+// The right side: n packed panels of TILE_N columns, `stride` floats from panel to panel.
+typedef struct {
+    const float *panels;
+    size_t stride, n;
+} AttentionPanels;
+
+// c (rows of ldc floats) (+)= a . b, summed over K.
+static inline void attention_product(AttentionProduct part, float *c, size_t ldc, AttentionRows a, AttentionPanels b,
+                                     size_t K, bool add) {
+    for (size_t j = 0; j < b.n; j++) {
+        for (size_t i = 0; i < a.n; i++) {
             if (part == PRODUCT_SCORES && j * TILE_N >= (i + 1) * TILE_M) continue;
             size_t k0 = part == PRODUCT_UPPER ? size_min(i * TILE_M, K) : 0;
             size_t k1 = part == PRODUCT_LOWER ? size_min((i + 1) * TILE_M, K) : K;
-            tile_product(k1 - k0, a + i * TILE_M * lda + k0, lda, b + j * b_stride + k0 * TILE_N,
+            tile_product(k1 - k0, a.rows + i * TILE_M * a.stride + k0, a.stride, b.panels + j * b.stride + k0 * TILE_N,
                          c + i * TILE_M * ldc + j * TILE_N, ldc, add);
         }
     }
+}
+
+// nq rows of HS channels, as attention_pack_rows() left them.
+static inline AttentionRows attention_left_rows(const AttentionShape *s, const float *rows, size_t nq) {
+    const AttentionRows left = {rows, s->HS, ceil_div(nq, TILE_M)};
+    return left;
+}
+
+// n rows of a block of scores.
+static inline AttentionRows attention_left_scores(const float *scores, size_t n) {
+    const AttentionRows left = {scores, ATTENTION_BLOCK, ceil_div(n, TILE_M)};
+    return left;
+}
+
+// Of the panels over keys that attention_pack_keys() left, those of keys k0 ... k0 + nk.
+static inline AttentionPanels attention_right_keys(const AttentionShape *s, const float *panels, size_t k0,
+                                                   size_t nk) {
+    const AttentionPanels right = {panels + k0 * s->HS, s->HS * TILE_N, ceil_div(nk, TILE_N)};
+    return right;
+}
+
+// The panels over channels that attention_pack_channels() left `stride` floats apart, from row k0 on.
+static inline AttentionPanels attention_right_channels(const AttentionShape *s, const float *panels, size_t stride,
+                                                       size_t k0) {
+    const AttentionPanels right = {panels + k0 * TILE_N, stride, s->width / TILE_N};
+    return right;
 }
 
 // A head's (T, HS) part of qkv (`part` 0, 1, 2 for q, k, v; stride 3C), of out or of their gradients (0; stride C).
@@ -113,10 +157,27 @@ static inline void attention_transpose(float *to, const float *scores, size_t nq
 // ---------------------------------------------------------------------------------------------------------------
 // Forward on the CPU
 
-// Packing buffers and sums of one thread, floats.
-static inline size_t attention_forward_floats(const AttentionShape *s) {
-    size_t block = ATTENTION_BLOCK, scores = block * (s->kind == ATTENTION_PLAIN ? s->blocked : block);
-    return round_up(s->blocked * (s->HS + s->width) + block * (s->HS + s->width) + scores + 2 * block, PARTIALS);
+// The buffers of one thread: a whole head's k and v, packed, and one block of everything else.
+typedef struct {
+    float *k, *v;           // panels over keys (HS, T), over channels (T, HS)
+    float *q;               // the block's queries (block, HS)
+    float *scores;          // (block, block), in ATTENTION_PLAIN (block, blocked)
+    float *maximum, *sum;   // (block) of the scores so far
+    float *o;               // sums (block, width)
+} AttentionForward;
+
+// Lays the buffers out from `base` on; returns the number of floats.
+static inline size_t attention_forward_buffers(const AttentionShape *s, AttentionForward *x, float *base) {
+    const size_t block = ATTENTION_BLOCK, scores = block * (s->kind == ATTENTION_PLAIN ? s->blocked : block);
+    const size_t sizes[] = {s->blocked * s->HS, s->blocked * s->width, block * s->HS, scores, block, block,
+                            block * s->width};
+    float **const pointers[] = {&x->k, &x->v, &x->q, &x->scores, &x->maximum, &x->sum, &x->o};
+    size_t total = 0;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        *pointers[i] = base ? base + total : NULL;
+        total += sizes[i];
+    }
+    return round_up(total, PARTIALS);
 }
 
 // Softmax over one block of keys: rescales what was summed before. scores (not yet scaled) become P times
@@ -141,35 +202,33 @@ static inline void attention_store_rows(const AttentionShape *s, void *to, TileS
     }
 }
 
-// One block of queries against all its keys, fused.
-static inline void attention_forward_fused_block(const AttentionShape *s, void *out, float *lse, const float *q,
-                                                 const float *k, const float *v, float *scratch, size_t q0,
-                                                 TileSource out_rows) {
-    const size_t block = ATTENTION_BLOCK;
-    float *scores = scratch, *maximum = scores + block * block, *sum = maximum + block, *o = sum + block;
-    size_t nq = size_min(block, s->T - q0), m_panels = ceil_div(nq, TILE_M);
+// One block of queries, from q0 on, against all its keys, fused.
+static inline void attention_forward_fused_block(const AttentionShape *s, const AttentionForward *x, void *out,
+                                                 float *lse, size_t q0, TileSource out_rows) {
+    const size_t block = ATTENTION_BLOCK, nq = size_min(block, s->T - q0);
+    float *scores = x->scores, *o = x->o;
     memset(o, 0, block * s->width * sizeof(float));
     for (size_t i = 0; i < nq; i++) {
-        maximum[i] = -FLT_MAX;
-        sum[i] = 0.0f;
+        x->maximum[i] = -FLT_MAX;
+        x->sum[i] = 0.0f;
     }
     for (size_t k0 = 0; k0 <= q0; k0 += block) {
-        size_t nk = size_min(block, s->T - k0);
-        bool diagonal = k0 == q0;
-        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, scores, block, q, s->HS, m_panels,
-                          k + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+        const size_t nk = size_min(block, s->T - k0);
+        const bool diagonal = k0 == q0;
+        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, scores, block, attention_left_rows(s, x->q, nq),
+                          attention_right_keys(s, x->k, k0, nk), s->HS, false);
         for (size_t i = 0; i < nq; i++) {
-            attention_online_row(scores + i * block, diagonal ? i + 1 : nk, nk, s->scale, &maximum[i], &sum[i],
+            attention_online_row(scores + i * block, diagonal ? i + 1 : nk, nk, s->scale, &x->maximum[i], &x->sum[i],
                                  o + i * s->width, s->width);
         }
-        attention_product(diagonal ? PRODUCT_LOWER : PRODUCT_FULL, o, s->width, scores, block, m_panels,
-                          v + k0 * TILE_N, s->width / TILE_N, s->blocked * TILE_N, nk, true);
+        attention_product(diagonal ? PRODUCT_LOWER : PRODUCT_FULL, o, s->width, attention_left_scores(scores, nq),
+                          attention_right_channels(s, x->v, s->blocked * TILE_N, k0), nk, true);
     }
     for (size_t i = 0; i < nq; i++) {
-        float inverse = 1.0f / sum[i];
+        float inverse = 1.0f / x->sum[i];
         for (size_t c = 0; c < s->HS; c++) o[i * s->width + c] *= inverse;
         attention_store_rows(s, out, out_rows, q0 + i, o + i * s->width);
-        lse[q0 + i] = maximum[i] + logf(sum[i]);
+        lse[q0 + i] = x->maximum[i] + logf(x->sum[i]);
     }
 }
 
@@ -189,53 +248,52 @@ static inline void attention_plain_row(const AttentionShape *s, float *scores, s
     }
 }
 
-static inline void attention_forward_plain_block(const AttentionShape *s, void *out, void *saved, size_t head,
-                                                 const float *q, const float *k, const float *v, float *scratch,
-                                                 size_t q0, TileSource out_rows) {
-    const size_t block = ATTENTION_BLOCK;
-    float *scores = scratch, *o = scores + block * s->blocked + 2 * block;
-    size_t nq = size_min(block, s->T - q0), m_panels = ceil_div(nq, TILE_M);
+static inline void attention_forward_plain_block(const AttentionShape *s, const AttentionForward *x, void *out,
+                                                 void *saved, size_t head, size_t q0, TileSource out_rows) {
+    const size_t block = ATTENTION_BLOCK, nq = size_min(block, s->T - q0);
+    float *scores = x->scores, *o = x->o;
     memset(o, 0, block * s->width * sizeof(float));
     for (size_t k0 = 0; k0 <= q0; k0 += block) {
-        attention_product(PRODUCT_FULL, scores + k0, s->blocked, q, s->HS, m_panels, k + k0 * s->HS,
-                          ceil_div(size_min(block, s->T - k0), TILE_N), s->HS * TILE_N, s->HS, false);
+        attention_product(PRODUCT_FULL, scores + k0, s->blocked, attention_left_rows(s, x->q, nq),
+                          attention_right_keys(s, x->k, k0, size_min(block, s->T - k0)), s->HS, false);
     }
     for (size_t i = 0; i < nq; i++) {
         attention_plain_row(s, scores + i * s->blocked, q0 + i + 1, saved, (head * s->T + q0 + i) * s->T);
     }
     for (size_t k0 = 0; k0 <= q0; k0 += block) {
-        attention_product(PRODUCT_FULL, o, s->width, scores + k0, s->blocked, m_panels, v + k0 * TILE_N,
-                          s->width / TILE_N, s->blocked * TILE_N, size_min(block, s->T - k0), true);
+        const AttentionRows probabilities = {scores + k0, s->blocked, ceil_div(nq, TILE_M)};
+        attention_product(PRODUCT_FULL, o, s->width, probabilities,
+                          attention_right_channels(s, x->v, s->blocked * TILE_N, k0), size_min(block, s->T - k0), true);
     }
     for (size_t i = 0; i < nq; i++) attention_store_rows(s, out, out_rows, q0 + i, o + i * s->width);
 }
 
-static inline void attention_forward_head(const AttentionShape *s, void *out, void *saved, const void *qkv, size_t b,
-                                          size_t h, float *scratch) {
-    const size_t block = ATTENTION_BLOCK;
-    float *k = scratch, *v = k + s->blocked * s->HS, *q = v + s->blocked * s->width, *rest = q + block * s->HS;
-    TileSource q_rows = attention_rows(s, qkv, 3 * s->C, 0, b, h), out_rows = attention_rows(s, out, s->C, 0, b, h);
-    size_t head = b * s->NH + h;
-    TileSource k_rows = attention_rows(s, qkv, 3 * s->C, 1, b, h), v_rows = attention_rows(s, qkv, 3 * s->C, 2, b, h);
-    attention_pack_keys(s, k, &k_rows);
-    attention_pack_channels(s, v, s->blocked * TILE_N, &v_rows, 0, s->T);
+static inline void attention_forward_head(const AttentionShape *s, void *out, void *saved, const void *qkv,
+                                          size_t head, float *scratch) {
+    const size_t block = ATTENTION_BLOCK, stride = 3 * s->C, b = head / s->NH, h = head % s->NH;
+    AttentionForward x;
+    attention_forward_buffers(s, &x, scratch);
+    TileSource q_rows = attention_rows(s, qkv, stride, 0, b, h), out_rows = attention_rows(s, out, s->C, 0, b, h);
+    TileSource k_rows = attention_rows(s, qkv, stride, 1, b, h), v_rows = attention_rows(s, qkv, stride, 2, b, h);
+    attention_pack_keys(s, x.k, &k_rows);
+    attention_pack_channels(s, x.v, s->blocked * TILE_N, &v_rows, 0, s->T);
     for (size_t q0 = 0; q0 < s->T; q0 += block) {
-        size_t nq = size_min(block, s->T - q0);
-        attention_pack_rows(s, q, &q_rows, q0, nq);
+        attention_pack_rows(s, x.q, &q_rows, q0, size_min(block, s->T - q0));
         if (s->kind == ATTENTION_PLAIN) {
-            attention_forward_plain_block(s, out, saved, head, q, k, v, rest, q0, out_rows);
+            attention_forward_plain_block(s, &x, out, saved, head, q0, out_rows);
         } else {
-            attention_forward_fused_block(s, out, (float *)saved + head * s->T, q, k, v, rest, q0, out_rows);
+            attention_forward_fused_block(s, &x, out, (float *)saved + head * s->T, q0, out_rows);
         }
     }
 }
 
 static inline void attention_forward_cpu(const AttentionShape *s, void *out, void *saved, const void *qkv,
                                          float *scratch) {
+    AttentionForward unused;
+    const size_t floats = attention_forward_buffers(s, &unused, NULL);
 #pragma omp parallel for schedule(static)
     for (int64_t head = 0; head < (int64_t)(s->B * s->NH); head++) {
-        attention_forward_head(s, out, saved, qkv, (size_t)head / s->NH, (size_t)head % s->NH,
-                               scratch + (size_t)device_thread() * attention_forward_floats(s));
+        attention_forward_head(s, out, saved, qkv, (size_t)head, scratch + (size_t)device_thread() * floats);
     }
 }
 
@@ -251,10 +309,10 @@ typedef struct {
     float *dq;                                           // sums (block, width)
     float *p, *dp, *transposed;                          // (block, block)
     float *d;                                            // row sums of dO o O (block)
-} AttentionBuffers;
+} AttentionBackward;
 
 // Lays the buffers out from `base` on; returns the number of floats.
-static inline size_t attention_buffers(const AttentionShape *s, AttentionBuffers *x, float *base) {
+static inline size_t attention_backward_buffers(const AttentionShape *s, AttentionBackward *x, float *base) {
     const size_t block = ATTENTION_BLOCK;
     const size_t sizes[14] = {s->blocked * s->HS,    s->blocked * s->HS,    s->blocked * s->width,
                               s->blocked * s->width, s->blocked * s->width, block * s->HS,
@@ -273,13 +331,13 @@ static inline size_t attention_buffers(const AttentionShape *s, AttentionBuffers
 }
 
 // P of a block, from the scores and the log-sum-exp (fused) or as it was stored (plain).
-static inline void attention_probabilities(const AttentionShape *s, const AttentionBuffers *x, const void *saved,
+static inline void attention_probabilities(const AttentionShape *s, const AttentionBackward *x, const void *saved,
                                            size_t head, size_t q0, size_t nq, size_t k0, size_t nk) {
     const size_t block = ATTENTION_BLOCK;
     bool diagonal = k0 == q0;
     if (s->kind == ATTENTION_FUSED) {
-        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->p, block, x->q_rows, s->HS, ceil_div(nq, TILE_M),
-                          x->k_keys + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+        attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->p, block, attention_left_rows(s, x->q_rows, nq),
+                          attention_right_keys(s, x->k_keys, k0, nk), s->HS, false);
     }
     for (size_t i = 0; i < nq; i++) {
         float *p = x->p + i * block, view[NUMBER_BLOCK];
@@ -296,17 +354,19 @@ static inline void attention_probabilities(const AttentionShape *s, const Attent
 }
 
 // One block of queries against one block of keys.
-static inline void attention_backward_block(const AttentionShape *s, const AttentionBuffers *x, const void *saved,
+static inline void attention_backward_block(const AttentionShape *s, const AttentionBackward *x, const void *saved,
                                             size_t head, size_t q0, size_t nq, size_t k0, size_t nk) {
     const size_t block = ATTENTION_BLOCK;
     bool diagonal = k0 == q0;
-    size_t q_panels = ceil_div(nq, TILE_M), k_panels = ceil_div(nk, TILE_M), c_panels = s->width / TILE_N;
+    const AttentionProduct scores = diagonal ? PRODUCT_SCORES : PRODUCT_FULL;
+    const AttentionProduct upper = diagonal ? PRODUCT_UPPER : PRODUCT_FULL;
+    const AttentionProduct lower = diagonal ? PRODUCT_LOWER : PRODUCT_FULL;
     attention_probabilities(s, x, saved, head, q0, nq, k0, nk);
-    attention_product(diagonal ? PRODUCT_SCORES : PRODUCT_FULL, x->dp, block, x->do_rows, s->HS,
-                      q_panels, x->v_keys + k0 * s->HS, ceil_div(nk, TILE_N), s->HS * TILE_N, s->HS, false);
+    attention_product(scores, x->dp, block, attention_left_rows(s, x->do_rows, nq),
+                      attention_right_keys(s, x->v_keys, k0, nk), s->HS, false);
     attention_transpose(x->transposed, x->p, nq, nk);
-    attention_product(diagonal ? PRODUCT_UPPER : PRODUCT_FULL, x->dv + k0 * s->width, s->width, x->transposed, block,
-                      k_panels, x->do_channels, c_panels, nq * TILE_N, nq, true);
+    attention_product(upper, x->dv + k0 * s->width, s->width, attention_left_scores(x->transposed, nk),
+                      attention_right_channels(s, x->do_channels, nq * TILE_N, 0), nq, true);
     for (size_t i = 0; i < nq; i++) {  // dP becomes dS
         float *dp = x->dp + i * block, *p = x->p + i * block;
         size_t valid = diagonal ? i + 1 : nk;
@@ -314,10 +374,10 @@ static inline void attention_backward_block(const AttentionShape *s, const Atten
         for (size_t k = valid; k < nk; k++) dp[k] = 0.0f;
     }
     attention_transpose(x->transposed, x->dp, nq, nk);
-    attention_product(diagonal ? PRODUCT_UPPER : PRODUCT_FULL, x->dk + k0 * s->width, s->width, x->transposed, block,
-                      k_panels, x->q_channels, c_panels, nq * TILE_N, nq, true);
-    attention_product(diagonal ? PRODUCT_LOWER : PRODUCT_FULL, x->dq, s->width, x->dp, block, q_panels,
-                      x->k_channels + k0 * TILE_N, c_panels, s->blocked * TILE_N, nk, true);
+    attention_product(upper, x->dk + k0 * s->width, s->width, attention_left_scores(x->transposed, nk),
+                      attention_right_channels(s, x->q_channels, nq * TILE_N, 0), nq, true);
+    attention_product(lower, x->dq, s->width, attention_left_scores(x->dp, nq),
+                      attention_right_channels(s, x->k_channels, s->blocked * TILE_N, k0), nk, true);
 }
 
 static inline void attention_row_products(const AttentionShape *s, float *d, const void *out, const void *dout,
@@ -335,10 +395,10 @@ static inline void attention_row_products(const AttentionShape *s, float *d, con
 }
 
 static inline void attention_backward_head(const AttentionShape *s, void *dqkv, const void *dout, const void *qkv,
-                                           const void *out, const void *saved, size_t b, size_t h, float *scratch) {
-    const size_t block = ATTENTION_BLOCK;
-    AttentionBuffers x;
-    attention_buffers(s, &x, scratch);
+                                           const void *out, const void *saved, size_t head, float *scratch) {
+    const size_t block = ATTENTION_BLOCK, b = head / s->NH, h = head % s->NH;
+    AttentionBackward x;
+    attention_backward_buffers(s, &x, scratch);
     TileSource q = attention_rows(s, qkv, 3 * s->C, 0, b, h), k = attention_rows(s, qkv, 3 * s->C, 1, b, h);
     TileSource v = attention_rows(s, qkv, 3 * s->C, 2, b, h), o = attention_rows(s, dout, s->C, 0, b, h);
     attention_pack_keys(s, x.k_keys, &k);
@@ -355,7 +415,7 @@ static inline void attention_backward_head(const AttentionShape *s, void *dqkv, 
         attention_row_products(s, x.d, out, dout, o, q0, nq);
         memset(x.dq, 0, block * s->width * sizeof(float));
         for (size_t k0 = 0; k0 <= q0; k0 += block) {
-            attention_backward_block(s, &x, saved, b * s->NH + h, q0, nq, k0, size_min(block, s->T - k0));
+            attention_backward_block(s, &x, saved, head, q0, nq, k0, size_min(block, s->T - k0));
         }
         for (size_t i = 0; i < nq; i++) attention_store_rows(s, dqkv, q, q0 + i, x.dq + i * s->width);
     }
@@ -367,11 +427,11 @@ static inline void attention_backward_head(const AttentionShape *s, void *dqkv, 
 
 static inline void attention_backward_cpu(const AttentionShape *s, void *dqkv, const void *dout, const void *qkv,
                                           const void *out, const void *saved, float *scratch) {
-    AttentionBuffers unused;
-    size_t floats = attention_buffers(s, &unused, NULL);
+    AttentionBackward unused;
+    const size_t floats = attention_backward_buffers(s, &unused, NULL);
 #pragma omp parallel for schedule(static)
     for (int64_t head = 0; head < (int64_t)(s->B * s->NH); head++) {
-        attention_backward_head(s, dqkv, dout, qkv, out, saved, (size_t)head / s->NH, (size_t)head % s->NH,
+        attention_backward_head(s, dqkv, dout, qkv, out, saved, (size_t)head,
                                 scratch + (size_t)device_thread() * floats);
     }
 }
@@ -383,19 +443,23 @@ static inline void attention_backward_cpu(const AttentionShape *s, void *dqkv, c
 // ---------------------------------------------------------------------------------------------------------------
 // What the model calls
 
-// out (B,T,C), saved = qkv (B,T,3C)
-static inline void attention_forward(Device *device, Memory *memory, Dtype dtype, AttentionKind kind, void *out,
-                                     void *saved, const void *qkv, size_t B, size_t T, size_t C, size_t NH) {
-    AttentionShape s = attention_shape(kind, dtype, B, T, C, NH);
-    size_t mark = memory_mark(memory, TIER_DEVICE);
-    size_t n_floats = device->real == DEVICE_CUDA ? 0 : (size_t)device->threads * attention_forward_floats(&s);
+// out (B,T,C) and what is saved for the backward, from qkv (B,T,3C).
+static inline void attention_forward(const Context *context, const Attention *of, void *out, void *saved,
+                                     const void *qkv) {
+    Device *device = context->device;
+    Memory *memory = context->memory;
+    const AttentionShape s = attention_shape(of, context->dtype);
+    AttentionForward unused;
+    size_t mark = memory_mark(memory, TIER_DEVICE), n_floats = 0;
+    if (device->real != DEVICE_CUDA) n_floats = (size_t)device->threads * attention_forward_buffers(&s, &unused, NULL);
     float *scratch = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_floats * sizeof(float),
                                           "attention blocks");
+    const double stream_bytes = (double)(s.B * s.T * s.C * number_size(s.dtype));
+    const double saved_bytes = (double)attention_saved_bytes(of, s.dtype);
     switch (device->kind) {
     case DEVICE_PLAN:
-        device_count(device, 2.0 * (double)(B * T) * (double)(T + 1) * (double)C,
-                    4.0 * (double)(B * T * C * number_size(dtype)) +
-                        (double)attention_saved_bytes(kind, dtype, B, T, NH) * (kind == ATTENTION_PLAIN ? 2 : 1));
+        device_count(device, 2.0 * (double)(s.B * s.T) * (double)(s.T + 1) * (double)s.C,
+                     4.0 * stream_bytes + saved_bytes * (s.kind == ATTENTION_PLAIN ? 2 : 1));
         break;
     case DEVICE_CPU: attention_forward_cpu(&s, out, saved, qkv, scratch); break;
     case DEVICE_CUDA: CUDA_ONLY(attention_forward_cuda(device, &s, out, saved, qkv)); break;
@@ -403,22 +467,22 @@ static inline void attention_forward(Device *device, Memory *memory, Dtype dtype
     memory_release(memory, TIER_DEVICE, mark);
 }
 
-// dqkv (B,T,3C) = from dout (B,T,C), and the forward's qkv, out and saved
-static inline void attention_backward(Device *device, Memory *memory, Dtype dtype, AttentionKind kind, void *dqkv,
-                                      const void *dout, const void *qkv, const void *out, const void *saved,
-                                      size_t B, size_t T, size_t C, size_t NH) {
-    AttentionShape s = attention_shape(kind, dtype, B, T, C, NH);
-    AttentionBuffers unused;
-    size_t mark = memory_mark(memory, TIER_DEVICE);
-    size_t n_floats = device->real == DEVICE_CUDA ? B * NH * T  // row products
-                                                  : (size_t)device->threads * attention_buffers(&s, &unused, NULL);
+// dqkv (B,T,3C) from dout (B,T,C), and the forward's qkv, out and saved.
+static inline void attention_backward(const Context *context, const Attention *of, void *dqkv, const void *dout,
+                                      const void *qkv, const void *out, const void *saved) {
+    Device *device = context->device;
+    Memory *memory = context->memory;
+    const AttentionShape s = attention_shape(of, context->dtype);
+    AttentionBackward unused;
+    size_t mark = memory_mark(memory, TIER_DEVICE), n_floats = s.B * s.NH * s.T;  // on CUDA: row products
+    if (device->real != DEVICE_CUDA) n_floats = (size_t)device->threads * attention_backward_buffers(&s, &unused, NULL);
     float *scratch = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, n_floats * sizeof(float),
                                           "attention blocks");
+    const double stream_bytes = (double)(s.B * s.T * s.C * number_size(s.dtype));
     switch (device->kind) {
     case DEVICE_PLAN:
-        device_count(device, 5.0 * (double)(B * T) * (double)(T + 1) * (double)C,
-                    8.0 * (double)(B * T * C * number_size(dtype)) +
-                        (double)attention_saved_bytes(kind, dtype, B, T, NH));
+        device_count(device, 5.0 * (double)(s.B * s.T) * (double)(s.T + 1) * (double)s.C,
+                     8.0 * stream_bytes + (double)attention_saved_bytes(of, s.dtype));
         break;
     case DEVICE_CPU: attention_backward_cpu(&s, dqkv, dout, qkv, out, saved, scratch); break;
     case DEVICE_CUDA: CUDA_ONLY(attention_backward_cuda(device, &s, dqkv, dout, qkv, out, saved, scratch)); break;

@@ -337,17 +337,22 @@ template <int D> static inline size_t attention_mma_backward_kv_shared() {
     return (size_t)mma_tile_bytes(D, 2 * 16 * Cut::M * Cut::WARPS + 4 * Cut::STEP) + 4 * Cut::STEP * sizeof(float);
 }
 
-// Begins to bring in a step's queries: q, dO, lse and d, from row t0 on.
+// A head's queries, of which a step needs some rows: q, the gradients of their out, their lse and d.
+struct AttentionMmaQueries {
+    const uint16_t *q, *dout;
+    const float *lse, *d;
+};
+
+// Begins to bring in a step's queries, from row t0 on.
 template <int D, int STEP, int THREADS>
 __device__ __forceinline__ void attention_mma_load_queries(const AttentionMma &s, uint32_t q_tile, uint32_t do_tile,
-                                                           uint32_t rows, const uint16_t *q, const uint16_t *dout,
-                                                           const float *lse, const float *d, int t0) {
+                                                           uint32_t rows, const AttentionMmaQueries &from, int t0) {
     const int n = (int)s.T - t0, i = (int)threadIdx.x;
-    mma_tile_load<D, STEP, THREADS>(q_tile, q + (size_t)t0 * (3 * s.C), 3 * s.C, n, (int)s.HS);
-    mma_tile_load<D, STEP, THREADS>(do_tile, dout + (size_t)t0 * s.C, s.C, n, (int)s.HS);
+    mma_tile_load<D, STEP, THREADS>(q_tile, from.q + (size_t)t0 * (3 * s.C), 3 * s.C, n, (int)s.HS);
+    mma_tile_load<D, STEP, THREADS>(do_tile, from.dout + (size_t)t0 * s.C, s.C, n, (int)s.HS);
     if (i >= STEP) return;
-    mma_copy_4(rows + 4 * i, i < n ? lse + t0 + i : lse, i < n ? 4 : 0);
-    mma_copy_4(rows + 4 * (STEP + i), i < n ? d + t0 + i : d, i < n ? 4 : 0);
+    mma_copy_4(rows + 4 * i, i < n ? from.lse + t0 + i : from.lse, i < n ? 4 : 0);
+    mma_copy_4(rows + 4 * (STEP + i), i < n ? from.d + t0 + i : from.d, i < n ? 4 : 0);
 }
 
 // dk and dv.
@@ -367,14 +372,13 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
     const int k0 = (int)attention_mma_work(s.heads, s.group, n_blocks, blockIdx.x, &head) * ROWS, w0 = k0 + w;
     const uint32_t stride = 3 * s.C;
     const size_t at_q = attention_mma_first(s, stride, 0, head), at_k = at_q + s.C + (size_t)k0 * stride;
-    const uint16_t *q = qkv + at_q, *go = dout + attention_mma_first(s, s.C, 0, head);
+    const AttentionMmaQueries queries = {qkv + at_q, dout + attention_mma_first(s, s.C, 0, head),
+                                         lse + (size_t)head * s.T, d + (size_t)head * s.T};
     const float scale = s.scale * CUDA_LOG2_E;
-    lse += (size_t)head * s.T;
-    d += (size_t)head * s.T;
 
     mma_tile_load<D, ROWS, THREADS>(k_tile, qkv + at_k, stride, T - k0, (int)s.HS);
     mma_tile_load<D, ROWS, THREADS>(v_tile, qkv + at_k + s.C, stride, T - k0, (int)s.HS);
-    attention_mma_load_queries<D, STEP, THREADS>(s, q_tiles, do_tiles, rows, q, go, lse, d, k0);
+    attention_mma_load_queries<D, STEP, THREADS>(s, q_tiles, do_tiles, rows, queries, k0);
     const MmaShared<D, M> k_rows(k_tile, w), v_rows(v_tile, w);
     float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
     uint32_t here = 0;
@@ -383,8 +387,8 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
         __syncthreads();  // the step is there, and the one before is done with
         if (t0 + STEP < T) {
             const uint32_t next = here ^ 1, at = next * mma_tile_bytes(D, STEP);
-            attention_mma_load_queries<D, STEP, THREADS>(s, q_tiles + at, do_tiles + at, rows + next * 2 * STEP * 4, q,
-                                                         go, lse, d, t0 + STEP);
+            attention_mma_load_queries<D, STEP, THREADS>(s, q_tiles + at, do_tiles + at, rows + next * 2 * STEP * 4,
+                                                         queries, t0 + STEP);
         }
         if (w0 >= T || t0 + STEP <= w0) continue;
         const uint32_t at = here * mma_tile_bytes(D, STEP);
@@ -456,33 +460,20 @@ static inline void attention_mma_backward_run(Device *device, const AttentionMma
 }
 
 template <Dtype DTYPE>
-static inline void attention_mma_forward_typed(Device *device, const AttentionMma &s, void *out, float *lse,
-                                               const void *qkv) {
+static inline void attention_mma_forward(Device *device, const AttentionMma &s, void *out, float *lse,
+                                         const void *qkv) {
     if (s.HS <= 64) attention_mma_forward_run<DTYPE, 64>(device, s, out, lse, qkv);
     else if (s.HS <= 96) attention_mma_forward_run<DTYPE, 96>(device, s, out, lse, qkv);
     else attention_mma_forward_run<DTYPE, 128>(device, s, out, lse, qkv);
 }
 
-static inline void attention_mma_forward(Device *device, Dtype dtype, const AttentionMma &s, void *out, float *lse,
-                                         const void *qkv) {
-    if (dtype == BF16) attention_mma_forward_typed<BF16>(device, s, out, lse, qkv);
-    else attention_mma_forward_typed<FP16>(device, s, out, lse, qkv);
-}
-
+// d (B NH, T) is scratch.
 template <Dtype DTYPE>
-static inline void attention_mma_backward_typed(Device *device, const AttentionMma &s, void *dqkv, const void *dout,
-                                                const void *qkv, const void *out, const float *lse, float *d) {
+static inline void attention_mma_backward(Device *device, const AttentionMma &s, void *dqkv, const void *dout,
+                                          const void *qkv, const void *out, const float *lse, float *d) {
     if (s.HS <= 64) attention_mma_backward_run<DTYPE, 64>(device, s, dqkv, dout, qkv, out, lse, d);
     else if (s.HS <= 96) attention_mma_backward_run<DTYPE, 96>(device, s, dqkv, dout, qkv, out, lse, d);
     else attention_mma_backward_run<DTYPE, 128>(device, s, dqkv, dout, qkv, out, lse, d);
-}
-
-// d (B NH, T) is scratch.
-static inline void attention_mma_backward(Device *device, Dtype dtype, const AttentionMma &s, void *dqkv,
-                                          const void *dout, const void *qkv, const void *out, const float *lse,
-                                          float *d) {
-    if (dtype == BF16) attention_mma_backward_typed<BF16>(device, s, dqkv, dout, qkv, out, lse, d);
-    else attention_mma_backward_typed<FP16>(device, s, dqkv, dout, qkv, out, lse, d);
 }
 
 #endif

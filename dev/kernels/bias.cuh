@@ -25,8 +25,10 @@ __global__ static void bias_backward_kernel(float *sums, const void *dout, size_
     columns_store<N>(sums + blockIdx.y * OC + c0, OC - c0, own, shared);
 }
 
-static inline void bias_backward_cuda(Device *device, Dtype dtype, float *dbias, const void *dout, size_t rows,
-                                      size_t OC, bool add, float *sums) {
+static inline void bias_backward_cuda(const Context *context, float *dbias, const void *dout, size_t rows, size_t OC,
+                                      bool add, float *sums) {
+    Device *device = context->device;
+    const Dtype dtype = context->dtype;
     const size_t groups = bias_groups(device, rows);
     const bool wide = vector_is_wide(OC * number_size(dtype), dout, NULL, NULL, NULL);
     auto run = VECTOR_SELECT(dtype, wide, bias_backward_kernel);

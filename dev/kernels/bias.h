@@ -7,7 +7,7 @@
 #ifndef BIAS_H
 #define BIAS_H
 
-#include "../memory.h"
+#include "../context.h"
 #include "columns.h"
 
 // Rows are summed in BIAS_GROUPS fixed groups, so the order does not depend on the number of threads.
@@ -48,15 +48,18 @@ static inline void bias_backward_cpu(Dtype dtype, float *dbias, const void *dout
 #endif
 
 // dbias (OC) fp32 (+)= column sums of dout (rows, OC)
-static inline void bias_backward(Device *device, Memory *memory, Dtype dtype, float *dbias, const void *dout,
-                                 size_t rows, size_t OC, bool add) {
+static inline void bias_backward(const Context *context, float *dbias, const void *dout, size_t rows, size_t OC,
+                                 bool add) {
+    Device *device = context->device;
+    Memory *memory = context->memory;
+    const Dtype dtype = context->dtype;
     size_t mark = memory_mark(memory, TIER_DEVICE);
     float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH,
                                        bias_groups(device, rows) * OC * sizeof(float), "bias gradient sums");
     switch (device->kind) {
     case DEVICE_PLAN: device_count(device, (double)(rows * OC), (double)(rows * OC * number_size(dtype))); break;
     case DEVICE_CPU: bias_backward_cpu(dtype, dbias, dout, rows, OC, add, sums); break;
-    case DEVICE_CUDA: CUDA_ONLY(bias_backward_cuda(device, dtype, dbias, dout, rows, OC, add, sums)); break;
+    case DEVICE_CUDA: CUDA_ONLY(bias_backward_cuda(context, dbias, dout, rows, OC, add, sums)); break;
     }
     memory_release(memory, TIER_DEVICE, mark);
 }

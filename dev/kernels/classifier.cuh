@@ -2,7 +2,7 @@
 //
 // The row is read twice, once for maximum and sum together and once for the gradient, the second time from the L2
 // cache, and written once. A thread adds its own part in ascending order, rescaling it when its maximum grows; then
-// lanes and warps are added in warp_sum()'s order. The sum of all losses has the CPU's order, a thread a lane.
+// lanes and warps are added in warp_sum()'s order. The sum of all losses has the CPU's order, a thread a partial sum.
 #ifndef CLASSIFIER_CUH
 #define CLASSIFIER_CUH
 
@@ -24,11 +24,11 @@ template <int N> __device__ __forceinline__ void classifier_add(const float (&x)
 // One block per row. The row is read twice, once for maximum and sum together, once for the gradient.
 template <Dtype DTYPE, int N>
 __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
-    classifier_kernel(float *losses, void *logits, const int32_t *targets, size_t V, size_t Vp, float scale,
-                      bool gradient) {
+    classifier_kernel(Classifier c, float scale, bool gradient) {
     __shared__ float tops[CLASSIFIER_THREADS / WARP], sums[CLASSIFIER_THREADS / WARP];
-    const size_t row = (size_t)blockIdx.x * Vp, tail = V / N * N;
-    const int32_t target = targets[blockIdx.x];
+    const size_t V = c.V, Vp = c.Vp, row = (size_t)blockIdx.x * Vp, tail = V / N * N;
+    const int32_t target = c.targets[blockIdx.x];
+    void *logits = c.logits;
     Vector<DTYPE, N> x;
     Vector<DTYPE, 1> one;
     float top = -FLT_MAX, sum = 0.0f, log_sum = 0.0f;
@@ -53,7 +53,7 @@ __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
         log_sum = logf(warp_sum(sums[threadIdx.x % WARP] * cuda_exp2(CUDA_LOG2_E * (tops[threadIdx.x % WARP] - top))));
     }
     if (threadIdx.x == 0) {
-        losses[blockIdx.x] = target < 0 ? 0.0f : (top - number_get(DTYPE, logits, row + (size_t)target)) + log_sum;
+        c.losses[blockIdx.x] = target < 0 ? 0.0f : (top - number_get(DTYPE, logits, row + (size_t)target)) + log_sum;
     }
     if (!gradient) return;
     __syncthreads();  // the loss has read its logit
@@ -73,24 +73,23 @@ __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
     }
 }
 
-static inline void classifier_cuda(Device *device, Dtype dtype, float *losses, void *logits, const int32_t *targets,
-                                   size_t rows, size_t V, size_t Vp, float scale, bool gradient) {
-    const bool wide = vector_is_wide(Vp * number_size(dtype), logits, NULL, NULL, NULL);
-    auto run = VECTOR_SELECT(dtype, wide, classifier_kernel);
-    CUDA_RUN(device, run, rows, CLASSIFIER_THREADS, 0, losses, logits, targets, V, Vp, scale, gradient);
+static inline void classifier_cuda(const Context *context, const Classifier *c, float scale, bool gradient) {
+    const bool wide = vector_is_wide(c->Vp * number_size(context->dtype), c->logits, NULL, NULL, NULL);
+    auto run = VECTOR_SELECT(context->dtype, wide, classifier_kernel);
+    CUDA_RUN(context->device, run, c->rows, CLASSIFIER_THREADS, 0, *c, scale, gradient);
 }
 
 __global__ static void classifier_sum_kernel(double *sum, const float *losses, size_t n, bool add) {
-    __shared__ double lanes[CLASSIFIER_PARTIALS];
+    __shared__ double partials[CLASSIFIER_PARTIALS];
     double own = 0.0;
     for (size_t i = threadIdx.x; i < n; i += CLASSIFIER_PARTIALS) own += (double)losses[i];
-    lanes[threadIdx.x] = own;
+    partials[threadIdx.x] = own;
     __syncthreads();
     for (size_t width = CLASSIFIER_PARTIALS / 2; width > 0; width /= 2) {
-        if (threadIdx.x < width) lanes[threadIdx.x] += lanes[threadIdx.x + width];
+        if (threadIdx.x < width) partials[threadIdx.x] += partials[threadIdx.x + width];
         __syncthreads();
     }
-    if (threadIdx.x == 0) *sum = add ? *sum + lanes[0] : lanes[0];
+    if (threadIdx.x == 0) *sum = add ? *sum + partials[0] : partials[0];
 }
 
 static inline void classifier_sum_cuda(Device *device, double *sum, const float *losses, size_t n, bool add) {

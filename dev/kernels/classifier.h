@@ -9,7 +9,15 @@
 #ifndef CLASSIFIER_H
 #define CLASSIFIER_H
 
-#include "../device.h"
+#include "../context.h"
+
+// What the classifier works on: `rows` rows of logits, of which V columns count.
+typedef struct {
+    float *losses;           // (rows)
+    void *logits;            // (rows,Vp)
+    const int32_t *targets;  // (rows)
+    size_t rows, V, Vp;
+} Classifier;
 
 // Of the first V elements of a row: their maximum, and the log of the sum of exp(element - maximum).
 static inline float classifier_log_sum(Dtype dtype, const void *logits, size_t row, size_t V, float *maximum) {
@@ -29,16 +37,19 @@ static inline float classifier_log_sum(Dtype dtype, const void *logits, size_t r
     return logf(partials_total(sum));
 }
 
-static inline void classifier_row(Dtype dtype, float *loss, void *logits, int32_t target, size_t row, size_t V,
-                                  size_t Vp, float scale, bool gradient) {
+// The loss of row r and, if asked for, its gradient.
+static inline void classifier_row(Dtype dtype, const Classifier *c, size_t r, float scale, bool gradient) {
+    const size_t V = c->V, Vp = c->Vp, row = r * Vp;
+    const int32_t target = c->targets[r];
+    void *logits = c->logits;
     float block[NUMBER_BLOCK], maximum;
     if (target < 0) {
-        *loss = 0.0f;
+        c->losses[r] = 0.0f;
         if (gradient) memset(number_at(dtype, logits, row), 0, Vp * number_size(dtype));
         return;
     }
     float log_sum = classifier_log_sum(dtype, logits, row, V, &maximum);  // differences first: logits may be large
-    *loss = (maximum - number_get(dtype, logits, row + (size_t)target)) + log_sum;
+    c->losses[r] = (maximum - number_get(dtype, logits, row + (size_t)target)) + log_sum;
     if (!gradient) return;
     for (size_t v = 0, n; v < V; v += n) {
         n = size_min(V - v, NUMBER_BLOCK);
@@ -51,12 +62,9 @@ static inline void classifier_row(Dtype dtype, float *loss, void *logits, int32_
     if (Vp > V) memset(number_at(dtype, logits, row + V), 0, (Vp - V) * number_size(dtype));
 }
 
-static inline void classifier_cpu(Dtype dtype, float *losses, void *logits, const int32_t *targets, size_t rows,
-                                  size_t V, size_t Vp, float scale, bool gradient) {
+static inline void classifier_cpu(Dtype dtype, const Classifier *c, float scale, bool gradient) {
 #pragma omp parallel for schedule(dynamic, 4)
-    for (int64_t r = 0; r < (int64_t)rows; r++) {
-        classifier_row(dtype, &losses[r], logits, targets[r], (size_t)r * Vp, V, Vp, scale, gradient);
-    }
+    for (int64_t r = 0; r < (int64_t)c->rows; r++) classifier_row(dtype, c, (size_t)r, scale, gradient);
 }
 
 enum { CLASSIFIER_PARTIALS = 256 };  // partial sums, element i going to sum i % CLASSIFIER_PARTIALS; then a binary tree
@@ -74,16 +82,26 @@ static inline void classifier_sum_cpu(double *sum, const float *losses, size_t n
 #include "classifier.cuh"
 #endif
 
-// scale: one over the number of valid targets of the whole step.
-static inline void classifier(Device *device, Dtype dtype, float *losses, void *logits, const int32_t *targets,
-                              size_t rows, size_t V, size_t Vp, float scale, bool gradient) {
-    double n = (double)(rows * Vp);
+// The losses; the logits stay.
+static inline void classifier_forward(const Context *context, const Classifier *c) {
+    Device *device = context->device;
+    double n = (double)(c->rows * c->Vp);
     switch (device->kind) {
-    case DEVICE_PLAN: device_count(device, 25 * n, (gradient ? 2 : 1) * n * (double)number_size(dtype)); return;
-    case DEVICE_CPU: classifier_cpu(dtype, losses, logits, targets, rows, V, Vp, scale, gradient); return;
-    case DEVICE_CUDA:
-        CUDA_ONLY(classifier_cuda(device, dtype, losses, logits, targets, rows, V, Vp, scale, gradient));
-        return;
+    case DEVICE_PLAN: device_count(device, 25 * n, n * (double)number_size(context->dtype)); return;
+    case DEVICE_CPU: classifier_cpu(context->dtype, c, 0.0f, false); return;
+    case DEVICE_CUDA: CUDA_ONLY(classifier_cuda(context, c, 0.0f, false)); return;
+    }
+}
+
+// The losses, and in place of the logits their gradients, times `scale`: one over the number of valid targets of the
+// whole step, and the loss scale.
+static inline void classifier_forward_backward(const Context *context, const Classifier *c, float scale) {
+    Device *device = context->device;
+    double n = (double)(c->rows * c->Vp);
+    switch (device->kind) {
+    case DEVICE_PLAN: device_count(device, 25 * n, 2 * n * (double)number_size(context->dtype)); return;
+    case DEVICE_CPU: classifier_cpu(context->dtype, c, scale, true); return;
+    case DEVICE_CUDA: CUDA_ONLY(classifier_cuda(context, c, scale, true)); return;
     }
 }
 

@@ -25,11 +25,12 @@ __global__ static void encoder_forward_kernel(void *out, const int32_t *tokens, 
     });
 }
 
-static inline void encoder_forward_cuda(Device *device, Dtype dtype, void *out, const int32_t *tokens, const void *wte,
+static inline void encoder_forward_cuda(const Context *context, void *out, const int32_t *tokens, const void *wte,
                                         const void *wpe, size_t B, size_t T, size_t C) {
+    const Dtype dtype = context->dtype;
     const bool wide = vector_is_wide(C * number_size(dtype), out, wte, wpe, NULL);
     auto run = VECTOR_SELECT(dtype, wide, encoder_forward_kernel);
-    CUDA_RUN(device, run, vector_blocks(dtype, wide, B * T * C), CUDA_THREADS, 0, out, tokens, wte, wpe, T, C,
+    CUDA_RUN(context->device, run, vector_blocks(dtype, wide, B * T * C), CUDA_THREADS, 0, out, tokens, wte, wpe, T, C,
              B * T * C);
 }
 
@@ -89,21 +90,20 @@ __device__ __forceinline__ Vector<FP32, N> encoder_sum_rows(const void *dout, co
 // of it can come from the L2 cache. A warp adds up the rows of one token, if they are one portion; then all warps share
 // those of more.
 template <Dtype DTYPE, int N>
-__global__ static void encoder_backward_kernel(float *dwte, float *dwpe, const void *dout, const int32_t *tokens,
-                                               const int32_t *positions, size_t n_distinct, size_t position_blocks,
-                                               size_t B, size_t T, size_t n_rows, size_t C, bool add) {
+__global__ static void encoder_backward_kernel(EncoderTokens batch, float *dwte, float *dwpe, const void *dout,
+                                               size_t position_blocks, size_t n_rows, size_t C, bool add) {
     __shared__ float shared[COLUMNS_WARPS * WARP * N];
     const uint32_t all = 0xffffffffu, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if (blockIdx.x < position_blocks) {
         const size_t t = (size_t)blockIdx.x * COLUMNS_WARPS + warp;
-        if (t < n_rows) encoder_sum_position<DTYPE, N>(dwpe, dout, t, B, T, C, add);
+        if (t < n_rows) encoder_sum_position<DTYPE, N>(dwpe, dout, t, batch.B, batch.T, C, add);
         return;
     }
     // Lane w of every warp knows where the rows of the block's token w are.
     const size_t k = blockIdx.x - position_blocks + lane * (gridDim.x - position_blocks);
     const size_t c = encoder_channel<N>(), c0 = (size_t)blockIdx.y * WARP * N;
-    const bool is_there = lane < COLUMNS_WARPS && k < n_distinct;
-    const int32_t *first = positions + B * T;
+    const bool is_there = lane < COLUMNS_WARPS && k < batch.n_distinct;
+    const int32_t *tokens = batch.tokens, *positions = batch.positions, *first = positions + batch.B * batch.T;
     const int32_t begin = is_there ? first[k] : 0, end = is_there ? first[k + 1] : 0;
     const int32_t own_begin = __shfl_sync(all, begin, warp), own_end = __shfl_sync(all, end, warp);
     if (own_begin < own_end && own_end - own_begin <= ENCODER_ROWS) {
@@ -119,16 +119,17 @@ __global__ static void encoder_backward_kernel(float *dwte, float *dwpe, const v
     }
 }
 
-static inline void encoder_backward_cuda(Device *device, Dtype dtype, float *dwte, float *dwpe, const void *dout,
-                                         const int32_t *tokens, const int32_t *positions, size_t n_distinct, size_t B,
-                                         size_t T, size_t maxT, size_t C, bool add) {
+static inline void encoder_backward_cuda(const Context *context, float *dwte, float *dwpe, const void *dout,
+                                         const EncoderTokens *batch, size_t maxT, size_t C, bool add) {
+    const Dtype dtype = context->dtype;
     const bool wide = vector_is_wide(C * number_size(dtype), dout, dwte, dwpe, NULL);
     auto run = VECTOR_SELECT(dtype, wide, encoder_backward_kernel);
     const size_t slices = ceil_div(C, WARP * (wide ? (size_t)vector_wide(dtype) : 1));
-    const size_t n_rows = add ? T : maxT;  // of dwpe
-    const size_t position_blocks = ceil_div(n_rows, COLUMNS_WARPS), token_blocks = ceil_div(n_distinct, COLUMNS_WARPS);
-    CUDA_RUN_GRID(device, run, cuda_grid(position_blocks + token_blocks, slices), CUDA_THREADS, 0, dwte, dwpe, dout,
-                  tokens, positions, n_distinct, position_blocks, B, T, n_rows, C, add);
+    const size_t n_rows = add ? batch->T : maxT;  // of dwpe
+    const size_t position_blocks = ceil_div(n_rows, COLUMNS_WARPS);
+    const size_t token_blocks = ceil_div(batch->n_distinct, COLUMNS_WARPS);
+    CUDA_RUN_GRID(context->device, run, cuda_grid(position_blocks + token_blocks, slices), CUDA_THREADS, 0, *batch,
+                  dwte, dwpe, dout, position_blocks, n_rows, C, add);
 }
 
 #endif

@@ -13,7 +13,13 @@
 #ifndef ENCODER_H
 #define ENCODER_H
 
-#include "../device.h"
+#include "../context.h"
+
+// The tokens of a batch (B,T), and their positions sorted by token: encoder_sort()'s, for n_distinct different ones.
+typedef struct {
+    const int32_t *tokens, *positions;
+    size_t n_distinct, B, T;
+} EncoderTokens;
 
 static inline void encoder_forward_cpu(Dtype dtype, void *out, const int32_t *tokens, const void *wte,
                                        const void *wpe, size_t B, size_t T, size_t C) {
@@ -64,13 +70,13 @@ static inline void encoder_add(Dtype dtype, float *to, const void *dout, size_t 
     for (size_t i = 0; i < n; i++) to[i] += x[i];
 }
 
-static inline void encoder_backward_cpu(Dtype dtype, float *dwte, float *dwpe, const void *dout, const int32_t *tokens,
-                                        const int32_t *positions, size_t n_distinct, size_t B, size_t T, size_t maxT,
-                                        size_t C, bool add) {
-    const int32_t *first = positions + B * T;
+static inline void encoder_backward_cpu(Dtype dtype, float *dwte, float *dwpe, const void *dout,
+                                        const EncoderTokens *batch, size_t maxT, size_t C, bool add) {
+    const size_t B = batch->B, T = batch->T;
+    const int32_t *tokens = batch->tokens, *positions = batch->positions, *first = positions + B * T;
     const size_t shares = ceil_div(C, ENCODER_CHANNELS);
 #pragma omp parallel for schedule(dynamic, 8)
-    for (int64_t task = 0; task < (int64_t)(n_distinct * shares); task++) {
+    for (int64_t task = 0; task < (int64_t)(batch->n_distinct * shares); task++) {
         const size_t k = (size_t)task / shares, c = (size_t)task % shares * ENCODER_CHANNELS;
         const size_t n = size_min(C - c, ENCODER_CHANNELS), end = (size_t)first[k + 1];
         const size_t portion = encoder_portion(end - (size_t)first[k]);
@@ -99,33 +105,30 @@ static inline void encoder_backward_cpu(Dtype dtype, float *dwte, float *dwpe, c
 #include "encoder.cuh"
 #endif
 
-static inline void encoder_forward(Device *device, Dtype dtype, void *out, const int32_t *tokens, const void *wte,
+// out (B,T,C) from tokens (B,T) on the device, wte (Vp,C) and wpe (maxT,C).
+static inline void encoder_forward(const Context *context, void *out, const int32_t *tokens, const void *wte,
                                    const void *wpe, size_t B, size_t T, size_t C) {
+    Device *device = context->device;
+    const Dtype dtype = context->dtype;
     double n = (double)(B * T * C);
     switch (device->kind) {
     case DEVICE_PLAN: device_count(device, n, 3 * n * (double)number_size(dtype)); return;
     case DEVICE_CPU: encoder_forward_cpu(dtype, out, tokens, wte, wpe, B, T, C); return;
-    case DEVICE_CUDA: CUDA_ONLY(encoder_forward_cuda(device, dtype, out, tokens, wte, wpe, B, T, C)); return;
+    case DEVICE_CUDA: CUDA_ONLY(encoder_forward_cuda(context, out, tokens, wte, wpe, B, T, C)); return;
     }
 }
 
-// positions, n_distinct: encoder_sort()'s, of the tokens. `add` false: the first micro-batch of a step; dwpe (all maxT
-// rows) is replaced.
-static inline void encoder_backward(Device *device, Dtype dtype, float *dwte, float *dwpe, const void *dout,
-                                    const int32_t *tokens, const int32_t *positions, size_t n_distinct, size_t B,
-                                    size_t T, size_t maxT, size_t C, bool add) {
-    double n = (double)(B * T * C), rows_of_tokens = (double)(n_distinct * C);
+// dwte (Vp,C) += and dwpe (maxT,C) (+)= their parts of dout (B,T,C). add: not the first micro-batch of a step;
+// otherwise all maxT rows of dwpe are replaced.
+static inline void encoder_backward(const Context *context, float *dwte, float *dwpe, const void *dout,
+                                    const EncoderTokens *batch, size_t maxT, size_t C, bool add) {
+    Device *device = context->device;
+    const Dtype dtype = context->dtype;
+    double n = (double)(batch->B * batch->T * C), n_wte = (double)(batch->n_distinct * C), n_wpe = (double)(maxT * C);
     switch (device->kind) {
-    case DEVICE_PLAN:
-        device_count(device, 2 * n, n * (double)number_size(dtype) + 8 * rows_of_tokens + 8 * (double)(maxT * C));
-        return;
-    case DEVICE_CPU:
-        encoder_backward_cpu(dtype, dwte, dwpe, dout, tokens, positions, n_distinct, B, T, maxT, C, add);
-        return;
-    case DEVICE_CUDA:
-        CUDA_ONLY(encoder_backward_cuda(device, dtype, dwte, dwpe, dout, tokens, positions, n_distinct, B, T, maxT, C,
-                                        add));
-        return;
+    case DEVICE_PLAN: device_count(device, 2 * n, n * (double)number_size(dtype) + 8 * n_wte + 8 * n_wpe); return;
+    case DEVICE_CPU: encoder_backward_cpu(dtype, dwte, dwpe, dout, batch, maxT, C, add); return;
+    case DEVICE_CUDA: CUDA_ONLY(encoder_backward_cuda(context, dwte, dwpe, dout, batch, maxT, C, add)); return;
     }
 }
 

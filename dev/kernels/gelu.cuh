@@ -18,10 +18,11 @@ template <Dtype DTYPE, int N> __global__ static void gelu_forward_kernel(void *o
     });
 }
 
-static inline void gelu_forward_cuda(Device *device, Dtype dtype, void *out, const void *in, size_t n_elements) {
+static inline void gelu_forward_cuda(const Context *context, void *out, const void *in, size_t n_elements) {
     const bool wide = vector_is_wide(0, out, in, NULL, NULL);
-    auto run = VECTOR_SELECT(dtype, wide, gelu_forward_kernel);
-    CUDA_RUN(device, run, vector_blocks(dtype, wide, n_elements), CUDA_THREADS, 0, out, in, n_elements);
+    const size_t blocks = vector_blocks(context->dtype, wide, n_elements);
+    auto run = VECTOR_SELECT(context->dtype, wide, gelu_forward_kernel);
+    CUDA_RUN(context->device, run, blocks, CUDA_THREADS, 0, out, in, n_elements);
 }
 
 template <Dtype DTYPE, int N>
@@ -37,11 +38,12 @@ __global__ static void gelu_backward_kernel(void *dx, const void *dy, const void
     });
 }
 
-static inline void gelu_backward_cuda(Device *device, Dtype dtype, void *dx, const void *dy, const void *in,
+static inline void gelu_backward_cuda(const Context *context, void *dx, const void *dy, const void *in,
                                       size_t n_elements) {
     const bool wide = vector_is_wide(0, dx, dy, in, NULL);
-    auto run = VECTOR_SELECT(dtype, wide, gelu_backward_kernel);
-    CUDA_RUN(device, run, vector_blocks(dtype, wide, n_elements), CUDA_THREADS, 0, dx, dy, in, n_elements);
+    const size_t blocks = vector_blocks(context->dtype, wide, n_elements);
+    auto run = VECTOR_SELECT(context->dtype, wide, gelu_backward_kernel);
+    CUDA_RUN(context->device, run, blocks, CUDA_THREADS, 0, dx, dy, in, n_elements);
 }
 
 // dx as gelu_backward's, and its sums over a group's rows as bias_backward_kernel's.
@@ -68,14 +70,15 @@ __global__ static void gelu_backward_bias_kernel(void *dx, float *sums, const vo
     columns_store<N>(sums + blockIdx.y * C + c0, C - c0, own, shared);
 }
 
-static inline void gelu_backward_bias_cuda(Device *device, Dtype dtype, void *dx, float *dbias, const void *dy,
-                                           const void *in, size_t rows, size_t C, bool add, float *sums) {
-    const size_t groups = bias_groups(device, rows);
+// dx, and the groups' sums (bias_groups(), C), which columns_total() adds up.
+static inline void gelu_backward_bias_cuda(const Context *context, void *dx, float *sums, const void *dy,
+                                           const void *in, size_t rows, size_t C) {
+    const Dtype dtype = context->dtype;
+    const size_t groups = bias_groups(context->device, rows);
     const bool wide = vector_is_wide(C * number_size(dtype), dx, dy, in, NULL);
     auto run = VECTOR_SELECT(dtype, wide, gelu_backward_bias_kernel);
     const size_t across = ceil_div(C, WARP * (wide ? vector_wide(dtype) : 1));
-    CUDA_RUN_GRID(device, run, cuda_grid(across, groups), CUDA_THREADS, 0, dx, sums, dy, in, rows, C);
-    columns_total(device, dbias, NULL, C, sums, groups, C, add);
+    CUDA_RUN_GRID(context->device, run, cuda_grid(across, groups), CUDA_THREADS, 0, dx, sums, dy, in, rows, C);
 }
 
 #endif

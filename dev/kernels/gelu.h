@@ -56,44 +56,51 @@ static inline void gelu_backward_cpu(Dtype dtype, void *dx, const void *dy, cons
 #include "gelu.cuh"
 #endif
 
-static inline void gelu_forward(Device *device, Dtype dtype, void *out, const void *in, size_t n_elements) {
+// out = GELU of in, n_elements each.
+static inline void gelu_forward(const Context *context, void *out, const void *in, size_t n_elements) {
+    Device *device = context->device;
+    const Dtype dtype = context->dtype;
     double n = (double)n_elements;
     switch (device->kind) {
     case DEVICE_PLAN: device_count(device, 25 * n, 2 * n * (double)number_size(dtype)); return;
     case DEVICE_CPU: gelu_forward_cpu(dtype, out, in, n_elements); return;
-    case DEVICE_CUDA:
-        CUDA_ONLY(gelu_forward_cuda(device, dtype, out, in, n_elements));
-        return;
+    case DEVICE_CUDA: CUDA_ONLY(gelu_forward_cuda(context, out, in, n_elements)); return;
     }
 }
 
-static inline void gelu_backward(Device *device, Dtype dtype, void *dx, const void *dy, const void *in,
-                                 size_t n_elements) {
+// dx from dy and the forward's in, n_elements each; dx may be dy.
+static inline void gelu_backward(const Context *context, void *dx, const void *dy, const void *in, size_t n_elements) {
+    Device *device = context->device;
+    const Dtype dtype = context->dtype;
     double n = (double)n_elements;
     switch (device->kind) {
     case DEVICE_PLAN: device_count(device, 30 * n, 3 * n * (double)number_size(dtype)); return;
     case DEVICE_CPU: gelu_backward_cpu(dtype, dx, dy, in, n_elements); return;
-    case DEVICE_CUDA:
-        CUDA_ONLY(gelu_backward_cuda(device, dtype, dx, dy, in, n_elements));
-        return;
+    case DEVICE_CUDA: CUDA_ONLY(gelu_backward_cuda(context, dx, dy, in, n_elements)); return;
     }
 }
 
 // gelu_backward of (rows, C), and dbias (C) fp32 (+)= column sums of dx: on CUDA in one visit.
-static inline void gelu_backward_bias(Device *device, Memory *memory, Dtype dtype, void *dx, float *dbias,
-                                      const void *dy, const void *in, size_t rows, size_t C, bool add) {
+static inline void gelu_backward_bias(const Context *context, void *dx, float *dbias, const void *dy, const void *in,
+                                      size_t rows, size_t C, bool add) {
+    Device *device = context->device;
+    Memory *memory = context->memory;
     if (device->real != DEVICE_CUDA) {
-        gelu_backward(device, dtype, dx, dy, in, rows * C);
-        bias_backward(device, memory, dtype, dbias, dx, rows, C, add);
+        gelu_backward(context, dx, dy, in, rows * C);
+        bias_backward(context, dbias, dx, rows, C, add);
         return;
     }
     double n = (double)(rows * C);
-    size_t mark = memory_mark(memory, TIER_DEVICE);
-    float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH,
-                                       bias_groups(device, rows) * C * sizeof(float), "bias gradient sums");
+    size_t mark = memory_mark(memory, TIER_DEVICE), groups = bias_groups(device, rows);
+    float *sums = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, groups * C * sizeof(float),
+                                       "bias gradient sums");
     (void)sums;
-    if (device->kind == DEVICE_PLAN) device_count(device, 31 * n, 3 * n * (double)number_size(dtype));
-    else CUDA_ONLY(gelu_backward_bias_cuda(device, dtype, dx, dbias, dy, in, rows, C, add, sums));
+    if (device->kind == DEVICE_PLAN) {
+        device_count(device, 31 * n, 3 * n * (double)number_size(context->dtype));
+    } else {
+        CUDA_ONLY(gelu_backward_bias_cuda(context, dx, sums, dy, in, rows, C));
+        CUDA_ONLY(columns_total(device, dbias, NULL, C, sums, groups, C, add));
+    }
     memory_release(memory, TIER_DEVICE, mark);
 }
 

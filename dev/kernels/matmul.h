@@ -18,7 +18,7 @@
 #ifndef MATMUL_H
 #define MATMUL_H
 
-#include "../memory.h"
+#include "../context.h"
 #include "matmul_onednn.h"
 #include "matmul_shape.h"
 #include "matmul_tiles.h"
@@ -176,8 +176,11 @@ static inline void matmul_create(Device *device) {
 #endif
 }
 
-static inline void matmul_run(Device *device, Memory *memory, MatmulShape *shape, void *c, const void *a,
-                              const void *b, const void *bias) {
+// c = a . b, as the shape says (matmul_shape.h); bias NULL where there is none.
+static inline void matmul_run(const Context *context, MatmulShape *shape, void *c, const void *a, const void *b,
+                              const void *bias) {
+    Device *device = context->device;
+    Memory *memory = context->memory;
 #ifdef __CUDACC__
     if (device->real == DEVICE_CUDA) shape->alignment = matmul_cuda_alignment(c, a, b, bias);
 #endif
@@ -206,30 +209,29 @@ static inline void matmul_run(Device *device, Memory *memory, MatmulShape *shape
 // What the model calls
 
 // out (rows, OC) = in (rows, IC) . weight (OC, IC)^T + bias (OC, or NULL)
-static inline void matmul_forward(Device *device, Memory *memory, Dtype dtype, void *out, const void *in,
-                                  const void *weight, const void *bias, size_t rows, size_t IC, size_t OC) {
-    MatmulShape shape = matmul_shape(dtype, dtype, rows, OC, IC);
+static inline void matmul_forward(const Context *context, void *out, const void *in, const void *weight,
+                                  const void *bias, size_t rows, size_t IC, size_t OC) {
+    MatmulShape shape = matmul_shape(context->dtype, context->dtype, rows, OC, IC);
     shape.b_transposed = true;
     shape.bias = bias != NULL;
-    matmul_run(device, memory, &shape, out, in, weight, bias);
+    matmul_run(context, &shape, out, in, weight, bias);
 }
 
 // din (rows, IC) = dout (rows, OC) . weight (OC, IC)
-static inline void matmul_backward_input(Device *device, Memory *memory, Dtype dtype, void *din, const void *dout,
-                                         const void *weight, size_t rows, size_t IC, size_t OC) {
-    MatmulShape shape = matmul_shape(dtype, dtype, rows, IC, OC);
-    matmul_run(device, memory, &shape, din, dout, weight, NULL);
+static inline void matmul_backward_input(const Context *context, void *din, const void *dout, const void *weight,
+                                         size_t rows, size_t IC, size_t OC) {
+    MatmulShape shape = matmul_shape(context->dtype, context->dtype, rows, IC, OC);
+    matmul_run(context, &shape, din, dout, weight, NULL);
 }
 
 // dweight (OC, IC) fp32 (+)= dout (rows, OC)^T . in (rows, IC); replaces unless `add`
-static inline void matmul_backward_weight(Device *device, Memory *memory, Dtype dtype, float *dweight,
-                                          const void *dout, const void *in, size_t rows, size_t IC, size_t OC,
-                                          bool add) {
-    MatmulShape shape = matmul_shape(dtype, FP32, OC, IC, rows);
+static inline void matmul_backward_weight(const Context *context, float *dweight, const void *dout, const void *in,
+                                          size_t rows, size_t IC, size_t OC, bool add) {
+    MatmulShape shape = matmul_shape(context->dtype, FP32, OC, IC, rows);
     shape.a_transposed = true;
     shape.gradient = true;
     shape.add = add;
-    matmul_run(device, memory, &shape, dweight, dout, in, NULL);
+    matmul_run(context, &shape, dweight, dout, in, NULL);
 }
 
 #endif

@@ -80,11 +80,23 @@ typedef struct {
     size_t m0, m1, n0, n1, k0, k1;
 } MatmulRange;
 
-// Packs what the super-block needs of A or B. Called by all threads, which share the work by rows of the source.
-static inline void matmul_pack(const MatmulShape *s, const MatmulCut *cut, const MatmulRange *r, float *a, float *b,
-                               const void *a_base, const void *b_base, bool pack_a, bool pack_b) {
-    TileSource a_from = {s->a_dtype, a_base, 0, s->a_transposed ? s->M : s->K};
-    TileSource b_from = {s->b_dtype, b_base, 0, s->b_transposed ? s->K : s->N};
+// A product on its way: its operands, and the workspace as it is cut.
+typedef struct {
+    const MatmulShape *shape;
+    MatmulCut cut;
+    void *c;
+    const void *a, *b, *bias;
+    float *packed_a, *packed_b, *sums;
+} MatmulTiled;
+
+// Packs what the super-block needs of A, or B, or both. Called by all threads, which share the work by rows of the
+// source.
+static inline void matmul_pack(const MatmulTiled *p, const MatmulRange *r, bool pack_a, bool pack_b) {
+    const MatmulShape *s = p->shape;
+    const MatmulCut *cut = &p->cut;
+    float *a = p->packed_a, *b = p->packed_b;
+    TileSource a_from = {s->a_dtype, p->a, 0, s->a_transposed ? s->M : s->K};
+    TileSource b_from = {s->b_dtype, p->b, 0, s->b_transposed ? s->K : s->N};
     const size_t m0 = cut->direct ? r->m0 + (r->m1 - r->m0) / TILE_M * TILE_M : r->m0, K = r->k1 - r->k0;
     const size_t a_step = s->a_transposed ? 32 : 8 * TILE_M, b_step = s->b_transposed ? 2 * TILE_N : 32;
     const size_t a_steps = pack_a ? ceil_div(s->a_transposed ? K : r->m1 - m0, a_step) : 0;
@@ -110,48 +122,49 @@ static inline void matmul_pack(const MatmulShape *s, const MatmulCut *cut, const
 }
 
 // Columns [n0, n1) of one row of tiles, at row m.
-static inline void matmul_tiles(const MatmulShape *s, const MatmulCut *cut, const MatmulRange *r, void *c,
-                                const void *a_base, const void *bias, const float *a, const float *b, float *sums,
-                                size_t m, size_t n0, size_t n1) {
+static inline void matmul_tiles(const MatmulTiled *p, const MatmulRange *r, size_t m, size_t n0, size_t n1) {
+    const MatmulShape *s = p->shape;
+    const MatmulCut *cut = &p->cut;
+    const float *a = p->packed_a, *b = p->packed_b;
     size_t K = r->k1 - r->k0, lda = cut->lda, rows = size_min(TILE_M, r->m1 - m);
     size_t ldc = cut->parted ? cut->N : cut->unit_n;
-    float *to =
-        cut->parted ? sums + (m - r->m0) * cut->N + n0 - r->n0 : sums + (size_t)device_thread() * TILE_M * cut->unit_n;
+    float *to = p->sums + (cut->parted ? (m - r->m0) * cut->N + n0 - r->n0
+                                       : (size_t)device_thread() * TILE_M * cut->unit_n);
     if (!cut->direct) {
         a += (m - r->m0) * lda;
     } else if (rows == TILE_M) {
-        a = (const float *)a_base + m * s->K + r->k0;
+        a = (const float *)p->a + m * s->K + r->k0;
         lda = s->K;
     }
     for (size_t n = n0; n < n1; n += TILE_N) {
         tile_product(K, a, lda, b + (n - r->n0) / TILE_N * cut->panel, to + n - n0, ldc, r->k0 > 0);
     }
     if (r->k1 < s->K) return;
-    for (size_t i = 0; i < rows; i++) matmul_store_row(s, c, bias, to + i * ldc, m + i, n0, n1 - n0);
+    for (size_t i = 0; i < rows; i++) matmul_store_row(s, p->c, p->bias, to + i * ldc, m + i, n0, n1 - n0);
 }
 
-static inline void matmul_tiled_cpu(const MatmulShape *s, void *c, const void *a_base, const void *b_base,
-                                    const void *bias, float *workspace, int threads) {
+// c = a . b on `threads` threads; workspace: matmul_tiled_floats().
+static inline void matmul_tiled_cpu(const MatmulShape *s, void *c, const void *a, const void *b, const void *bias,
+                                    float *workspace, int threads) {
     const MatmulCut cut = matmul_cut(s, threads);
-    float *a = workspace, *b = a + cut.a, *sums = b + cut.b;
+    float *packed_b = workspace + cut.a, *sums = packed_b + cut.b;
+    const MatmulTiled p = {s, cut, c, a, b, bias, workspace, packed_b, sums};
     // Super-blocks in rows, parts of K innermost: A stays packed along a row if it has one part, B if the row also has
     // only one super-block.
-    size_t across = ceil_div(s->N, cut.N), parts = ceil_div(s->K, cut.K),
-           steps = ceil_div(s->M, cut.M) * across * parts;
+    const size_t across = ceil_div(s->N, cut.N), parts = ceil_div(s->K, cut.K);
+    const size_t steps = ceil_div(s->M, cut.M) * across * parts;
 #pragma omp parallel
     for (size_t step = 0; step < steps; step++) {
         size_t m = step / parts / across, n = step / parts % across, k = step % parts;
         MatmulRange r = {m * cut.M, size_min((m + 1) * cut.M, s->M), n * cut.N, size_min((n + 1) * cut.N, s->N),
                          k * cut.K, size_min((k + 1) * cut.K, s->K)};
         size_t columns = ceil_div(r.n1 - r.n0, cut.unit_n), units = columns * ceil_div(r.m1 - r.m0, cut.unit_m);
-        matmul_pack(s, &cut, &r, a, b, a_base, b_base, parts > 1 || n == 0, parts > 1 || across > 1 || m == 0);
+        matmul_pack(&p, &r, parts > 1 || n == 0, parts > 1 || across > 1 || m == 0);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t unit = 0; unit < (int64_t)units; unit++) {
             size_t n0 = r.n0 + (size_t)unit % columns * cut.unit_n, n1 = size_min(n0 + cut.unit_n, r.n1);
             size_t m0 = r.m0 + (size_t)unit / columns * cut.unit_m, m1 = size_min(m0 + cut.unit_m, r.m1);
-            for (size_t i = m0; i < m1; i += TILE_M) {
-                matmul_tiles(s, &cut, &r, c, a_base, bias, a, b, sums, i, n0, n1);
-            }
+            for (size_t i = m0; i < m1; i += TILE_M) matmul_tiles(&p, &r, i, n0, n1);
         }
     }
 }

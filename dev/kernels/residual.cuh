@@ -17,11 +17,12 @@ __global__ static void residual_forward_kernel(void *out, const void *a, const v
     });
 }
 
-static inline void residual_forward_cuda(Device *device, Dtype dtype, void *out, const void *a, const void *b,
+static inline void residual_forward_cuda(const Context *context, void *out, const void *a, const void *b,
                                          size_t n_elements) {
     const bool wide = vector_is_wide(0, out, a, b, NULL);
-    auto run = VECTOR_SELECT(dtype, wide, residual_forward_kernel);
-    CUDA_RUN(device, run, vector_blocks(dtype, wide, n_elements), CUDA_THREADS, 0, out, a, b, n_elements);
+    const size_t blocks = vector_blocks(context->dtype, wide, n_elements);
+    auto run = VECTOR_SELECT(context->dtype, wide, residual_forward_kernel);
+    CUDA_RUN(context->device, run, blocks, CUDA_THREADS, 0, out, a, b, n_elements);
 }
 
 #endif

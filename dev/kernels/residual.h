@@ -5,7 +5,7 @@
 #ifndef RESIDUAL_H
 #define RESIDUAL_H
 
-#include "../device.h"
+#include "../context.h"
 
 // Elements at ... at + n, n <= NUMBER_BLOCK.
 static inline void residual_block(Dtype dtype, void *out, const void *a, const void *b, size_t at, size_t n) {
@@ -27,13 +27,16 @@ static inline void residual_forward_cpu(Dtype dtype, void *out, const void *a, c
 #include "residual.cuh"
 #endif
 
-static inline void residual_forward(Device *device, Dtype dtype, void *out, const void *a, const void *b,
+// out = a + b, n_elements each.
+static inline void residual_forward(const Context *context, void *out, const void *a, const void *b,
                                     size_t n_elements) {
+    Device *device = context->device;
+    const Dtype dtype = context->dtype;
     double n = (double)n_elements;
     switch (device->kind) {
     case DEVICE_PLAN: device_count(device, n, 3 * n * (double)number_size(dtype)); return;
     case DEVICE_CPU: residual_forward_cpu(dtype, out, a, b, n_elements); return;
-    case DEVICE_CUDA: CUDA_ONLY(residual_forward_cuda(device, dtype, out, a, b, n_elements)); return;
+    case DEVICE_CUDA: CUDA_ONLY(residual_forward_cuda(context, out, a, b, n_elements)); return;
     }
 }
 

@@ -63,7 +63,8 @@ static int product_differs(Device *device, MatmulShape *s, bool special) {
             memory_reserve(&memory, device, &ledger, ".", 0);
         }
         memory_begin(&memory, PHASE_SETUP);
-        matmul_run(device, &memory, s, c, a, b, s->bias ? bias : NULL);
+        const Context context = {device, &memory, s->a_dtype};
+        matmul_run(&context, s, c, a, b, s->bias ? bias : NULL);
         memory_end(&memory);
     }
     memory_close(&memory);
