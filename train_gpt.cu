@@ -81,7 +81,7 @@ static volatile sig_atomic_t interrupted = 0;
 
 static const void *tensor_weights(const Store *store, size_t block, int tensor) {
     const size_t offset = store_layout(store, block)->tensors[tensor].offset;
-    return number_at_const(store->dtype, store_weights(store, block), offset);
+    return number_pointer_const(store->dtype, store_weights(store, block), offset);
 }
 
 static float *tensor_gradients(Store *store, size_t block, int tensor) {
@@ -295,7 +295,7 @@ static Head head_begin(Trainer *trainer, size_t rows, const void *residual) {
     const size_t size = number_size(trainer->config.dtype);
     Head head;
     head.mark = memory_mark(memory, TIER_DEVICE);
-    head.chunk = ceil_div(rows, size_min(rows, trainer->config.head_chunks));
+    head.chunk = size_ceil_div(rows, size_min(rows, trainer->config.head_chunks));
     head.lnf.w = tensor_weights(&trainer->store, 0, TENSOR_LNFW);
     head.lnf.b = tensor_weights(&trainer->store, 0, TENSOR_LNFB);
     head.lnf.mean = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * sizeof(float), "lnf mean");
@@ -312,7 +312,7 @@ static Head head_begin(Trainer *trainer, size_t rows, const void *residual) {
 static Classifier head_logits(Trainer *trainer, const Head *head, size_t row) {
     const ModelShape *s = &trainer->config.shape;
     const size_t n = size_min(head->chunk, head->lnf.rows - row);
-    const void *normal = number_at(trainer->config.dtype, head->normal, row * s->C);
+    const void *normal = number_pointer(trainer->config.dtype, head->normal, row * s->C);
     const Classifier chunk = {trainer->batch.losses + row, head->logits, trainer->batch.targets + row, n, s->V, s->Vp};
     matmul_forward(&trainer->context, head->logits, normal, tensor_weights(&trainer->store, 0, TENSOR_WTE), NULL, n,
                    s->C, s->Vp);
@@ -351,7 +351,7 @@ static void model_losses_and_gradients(Trainer *trainer, size_t B, size_t T, con
     float *dwte = tensor_gradients(store, 0, TENSOR_WTE);
     for (size_t row = 0; row < B * T; row += head.chunk) {
         const Classifier chunk = head_logits(trainer, &head, row);
-        void *normal = number_at(context->dtype, head.normal, row * C), *dlogits = chunk.logits;
+        void *normal = number_pointer(context->dtype, head.normal, row * C), *dlogits = chunk.logits;
         classifier_forward_backward(context, &chunk, scale);
         matmul_backward_weight(context, dwte, dlogits, normal, chunk.rows, C, Vp, add || row > 0);
         matmul_backward_input(context, normal, dlogits, wte, chunk.rows, C, Vp);
@@ -542,7 +542,7 @@ static void sample_logits(Trainer *trainer, const int32_t *sequence, size_t last
     size_t mark = memory_mark(memory, TIER_DEVICE);
     trainer->batch.tokens = (int32_t *)(void *)trainer->batch.slots[0].data;
     device_upload(device, trainer->batch.tokens, sequence, length * sizeof(int32_t));
-    const void *residual = number_at_const(dtype, model_forward(trainer, 1, length, false), last * s->C);
+    const void *residual = number_pointer_const(dtype, model_forward(trainer, 1, length, false), last * s->C);
     float *statistics = (float *)memory_push(memory, TIER_DEVICE, KIND_SCRATCH, 2 * sizeof(float), "lnf statistics");
     void *lnf = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, s->C * number_size(dtype), "lnf");
     void *out = memory_push(memory, TIER_DEVICE, KIND_LOGITS, s->Vp * number_size(dtype), "logits");

@@ -209,7 +209,7 @@ static inline void loader_open_shard(Loader *loader, size_t shard, const char *p
     loader->shards[shard].n_tokens = n_tokens;
     loader->shards[shard].first_window = loader->n_windows;
     loader->n_tokens += n_tokens;
-    loader->n_windows += ceil_div(n_tokens - 1, loader->T);
+    loader->n_windows += size_ceil_div(n_tokens - 1, loader->T);
 }
 
 static inline uint64_t loader_fingerprint(const Loader *loader) {

@@ -2,10 +2,7 @@
 //
 // Three kinds: byte tokens (our own files: ids 0 ... 255 are bytes, 256 is the end of a text), llm.c's tokenizer file
 // (the bytes of every id), and none, where ids are shown as <123>. A token need not be a whole character, so text goes
-// through a TextOut, which keeps bytes until their character is whole.
-//
-// Invariant: whatever ids come, what is written is valid UTF-8 without control characters other than newline and tab:
-// anything else becomes U+FFFD, so an untrained model can't send escape sequences to a terminal.
+// through text.h.
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
@@ -22,6 +19,7 @@
 #include <sys/stat.h>
 
 #include "../dev/error.h"
+#include "text.h"
 
 enum {
     TOKENIZER_MAGIC = 20240328,
@@ -30,76 +28,6 @@ enum {
     TOKENIZER_END_OF_BYTES = 256,
     TOKENIZER_VOCABULARY_GPT2 = 50257
 };
-
-// ---------------------------------------------------------------------------------------------------------------
-// Text
-
-typedef struct TextOut {
-    FILE *file;
-    unsigned char pending[4];  // the first bytes of a character that isn't whole yet
-    int n_pending;
-} TextOut;
-
-static inline void text_open(TextOut *out, FILE *file) {
-    memset(out, 0, sizeof(*out));
-    out->file = file;
-}
-
-// Bytes of the character that starts with this one; 0 if none does (0xc0 and 0xc1 would be overlong).
-static inline int text_length(unsigned char lead) {
-    if (lead < 0x80) return 1;
-    if (lead >= 0xc2 && lead <= 0xdf) return 2;
-    if (lead >= 0xe0 && lead <= 0xef) return 3;
-    return lead >= 0xf0 && lead <= 0xf4 ? 4 : 0;
-}
-
-// Whether `byte` may be at `position` (1, 2, 3) of a character that starts with `lead`.
-static inline bool text_continues(unsigned char lead, int position, unsigned char byte) {
-    unsigned char low = 0x80, high = 0xbf;
-    if (position == 1 && lead == 0xe0) low = 0xa0;   // below: overlong
-    if (position == 1 && lead == 0xed) high = 0x9f;  // above: surrogates
-    if (position == 1 && lead == 0xf0) low = 0x90;   // below: overlong
-    if (position == 1 && lead == 0xf4) high = 0x8f;  // above: beyond U+10FFFF
-    return byte >= low && byte <= high;
-}
-
-static inline void text_put_replacement(TextOut *out) {
-    fwrite("\xef\xbf\xbd", 1, 3, out->file);
-    out->n_pending = 0;
-}
-
-static inline void text_put_byte(TextOut *out, unsigned char byte) {
-    if (out->n_pending > 0 && !text_continues(out->pending[0], out->n_pending, byte)) text_put_replacement(out);
-    if (out->n_pending == 0 && text_length(byte) == 0) {
-        text_put_replacement(out);
-        return;
-    }
-    out->pending[out->n_pending & 3] = byte;  // the mask only tells compilers what text_length() ensures
-    out->n_pending++;
-    const unsigned char *c = out->pending;
-    if (out->n_pending < text_length(c[0])) return;
-    bool is_control = (c[0] < 0x20 && c[0] != '\n' && c[0] != '\t') || c[0] == 0x7f;
-    if (is_control || (c[0] == 0xc2 && c[1] < 0xa0)) {  // U+0080 ... U+009F are controls as well
-        text_put_replacement(out);
-        return;
-    }
-    fwrite(c, 1, (size_t)out->n_pending, out->file);
-    out->n_pending = 0;
-}
-
-static inline void text_put(TextOut *out, const char *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) text_put_byte(out, (unsigned char)bytes[i]);
-}
-
-// Ends the text: half a character becomes U+FFFD, and everything is handed to the system. False if any write failed.
-// (To show text while it grows, fflush(out->file) instead.)
-static inline bool text_flush(TextOut *out) {
-    if (out->n_pending > 0) text_put_replacement(out);
-    return fflush(out->file) == 0 && !ferror(out->file);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Tokenizer
 
 typedef struct Tokenizer {
     size_t vocabulary;
@@ -134,17 +62,17 @@ static inline int tokenizer_check_header(const char *path, const unsigned char *
 
 // Finds where each token starts, and that the last one ends where the file does.
 static inline void tokenizer_index(Tokenizer *tokenizer, const char *path, size_t n_bytes) {
-    size_t at = 0;
+    size_t offset = 0;
     for (size_t id = 0; id < tokenizer->vocabulary; id++) {
-        size_t length = at < n_bytes ? tokenizer->bytes[at] : 0;
-        if (at >= n_bytes || length > n_bytes - at - 1) {
+        size_t length = offset < n_bytes ? tokenizer->bytes[offset] : 0;
+        if (offset >= n_bytes || length > n_bytes - offset - 1) {
             die("the tokenizer '%s' is cut short: it ends within token %zu of %zu", path, id, tokenizer->vocabulary);
         }
         if (length == 0) die("the tokenizer '%s' is damaged: token %zu is empty", path, id);
-        tokenizer->starts[id] = at;
-        at += 1 + length;
+        tokenizer->starts[id] = offset;
+        offset += 1 + length;
     }
-    if (at != n_bytes) die("the tokenizer '%s' is damaged: %zu bytes after the last token", path, n_bytes - at);
+    if (offset != n_bytes) die("the tokenizer '%s' is damaged: %zu bytes after the last token", path, n_bytes - offset);
 }
 
 static inline void tokenizer_load(Tokenizer *tokenizer, const char *path) {

@@ -47,7 +47,7 @@ static inline ModelShape checkpoint_shape(const CheckpointHeader *header) {
     shape.NH = (size_t)header->NH;
     shape.C = (size_t)header->C;
     shape.V = (size_t)header->V;
-    shape.Vp = round_up(shape.V, 128);
+    shape.Vp = size_round_up(shape.V, 128);
     shape.maxT = (size_t)header->maxT;
     return shape;
 }
@@ -65,14 +65,14 @@ static inline void checkpoint_fail(int fd, const char *partial, const char *path
 // The section's home.
 static const int CHECKPOINT_HOMES[CHECKPOINT_SECTIONS] = {HOME_MASTER, HOME_M, HOME_V};
 
-// The next stretch of a block's elements [at, at + n) that a checkpoint holds, from tensor *i on: false if there is
-// none.
-static inline bool checkpoint_stretch(const BlockLayout *layout, size_t at, size_t n, size_t *i, size_t *first,
+// The next stretch of a block's elements [begin, begin + n) that a checkpoint holds, from tensor *i on: false if there
+// is none.
+static inline bool checkpoint_stretch(const BlockLayout *layout, size_t begin, size_t n, size_t *i, size_t *first,
                                       size_t *end) {
     for (; *i < layout->n_tensors; ++*i) {
         const Tensor *tensor = &layout->tensors[*i];
-        *first = size_max(tensor->offset, at);
-        *end = size_min(tensor->offset + tensor->n_saved, at + n);
+        *first = size_max(tensor->offset, begin);
+        *end = size_min(tensor->offset + tensor->n_saved, begin + n);
         if (*first >= *end) continue;
         ++*i;
         return true;
@@ -113,13 +113,13 @@ static inline void checkpoint_save(Store *store, CheckpointHeader *header, const
         uint64_t hash = (uint64_t)section;
         for (size_t block = 0; block < store->n_blocks; block++) {
             const BlockLayout *layout = store_layout(store, block);
-            for (size_t at = 0, n; at < layout->n_elements; at += n) {
-                n = size_min(room, layout->n_elements - at);
-                store_get(store, CHECKPOINT_HOMES[section], block, at, n, values);
+            for (size_t begin = 0, n; begin < layout->n_elements; begin += n) {
+                n = size_min(room, layout->n_elements - begin);
+                store_get(store, CHECKPOINT_HOMES[section], block, begin, n, values);
                 if (!host_reads(store->device, values, n * sizeof(float))) continue;
-                for (size_t i = 0, first, end; writes && checkpoint_stretch(layout, at, n, &i, &first, &end);) {
-                    hash = file_hash(hash, values + (first - at), (end - first) * sizeof(float));
-                    if (!file_write(fd, values + (first - at), (end - first) * sizeof(float))) {
+                for (size_t i = 0, first, end; writes && checkpoint_stretch(layout, begin, n, &i, &first, &end);) {
+                    hash = file_hash(hash, values + (first - begin), (end - first) * sizeof(float));
+                    if (!file_write(fd, values + (first - begin), (end - first) * sizeof(float))) {
                         checkpoint_fail(fd, partial, path);
                     }
                 }
@@ -179,14 +179,15 @@ static inline const char *checkpoint_check(const char *path, CheckpointHeader *h
     return wrong;
 }
 
-// Reads the tensors of elements [at, at + n) of a block, which come next in an open file, and goes on with the hash.
-static inline uint64_t checkpoint_read_piece(int fd, const char *path, const BlockLayout *layout, size_t at, size_t n,
-                                             float *values, uint64_t hash) {
+// Reads the tensors of elements [begin, begin + n) of a block, which come next in an open file, and goes on with the
+// hash.
+static inline uint64_t checkpoint_read_piece(int fd, const char *path, const BlockLayout *layout, size_t begin,
+                                             size_t n, float *values, uint64_t hash) {
     memset(values, 0, n * sizeof(float));
-    for (size_t i = 0, first, end; checkpoint_stretch(layout, at, n, &i, &first, &end);) {
+    for (size_t i = 0, first, end; checkpoint_stretch(layout, begin, n, &i, &first, &end);) {
         const size_t n_bytes = (end - first) * sizeof(float);
-        if (!file_read(fd, values + (first - at), n_bytes)) die("short read in %s", path);
-        hash = file_hash(hash, values + (first - at), n_bytes);
+        if (!file_read(fd, values + (first - begin), n_bytes)) die("short read in %s", path);
+        hash = file_hash(hash, values + (first - begin), n_bytes);
     }
     return hash;
 }
@@ -206,12 +207,12 @@ static inline void checkpoint_load(Store *store, const char *path, bool with_mom
         uint64_t hash = (uint64_t)section;
         for (size_t block = 0; block < store->n_blocks; block++) {
             const BlockLayout *layout = store_layout(store, block);
-            for (size_t at = 0, n; at < layout->n_elements; at += n) {
-                n = size_min(room, layout->n_elements - at);
+            for (size_t begin = 0, n; begin < layout->n_elements; begin += n) {
+                n = size_min(room, layout->n_elements - begin);
                 if (host_writes(store->device, values, n * sizeof(float))) {
-                    hash = checkpoint_read_piece(fd, path, layout, at, n, values, hash);
+                    hash = checkpoint_read_piece(fd, path, layout, begin, n, values, hash);
                 }
-                store_put(store, CHECKPOINT_HOMES[section], block, at, n, values, rounded);
+                store_put(store, CHECKPOINT_HOMES[section], block, begin, n, values, rounded);
             }
         }
         if (path && hash != header.hashes[section]) die("%s changed while it was read", path);

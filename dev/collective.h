@@ -2,8 +2,8 @@
 //
 // On the CPU device MPI moves the data, on CUDA NCCL. A whole buffer has N equal shards, shard r being rank r's:
 //
-//     exchange   every rank sends piece [at, at+n) of shard j of its buffer to rank j; each receives N-1 pieces of its
-//                own shard: received[0 ... N-2], in rank order without its own
+//     exchange   every rank sends piece [begin, begin + n) of shard j of its buffer to rank j; each receives N-1 pieces
+//                of its own shard: received[0 ... N-2], in rank order without its own
 //     sum        out (+)= ((g0 + g1) + g2) + ...  in rank order, fp32; with the exchange, this is a reduce-scatter
 //                whose bits depend on nothing but N
 //     gather     every rank sends its shard to all others: each has the whole buffer
@@ -21,7 +21,7 @@ typedef struct {
     char *whole;
     const float *pieces;
     float *received;
-    size_t n_bytes, shard_elements, at, n;
+    size_t n_bytes, shard_elements, begin, n;
 } CollectiveCall;
 
 static inline void collective_gather_mpi(void *argument) {
@@ -45,7 +45,7 @@ static inline void collective_exchange_mpi(void *argument) {
         int from = (rank + N - i) % N, to = (rank + i) % N;
         MPI_Irecv(c->received + collective_place(rank, from) * c->n, count, c->ranks->unit, from, 1, c->ranks->data,
                   &c->ranks->requests[2 * i - 2]);
-        MPI_Isend(c->pieces + (size_t)to * c->shard_elements + c->at, count, c->ranks->unit, to, 1, c->ranks->data,
+        MPI_Isend(c->pieces + (size_t)to * c->shard_elements + c->begin, count, c->ranks->unit, to, 1, c->ranks->data,
                   &c->ranks->requests[2 * i - 1]);
     }
     MPI_Waitall(2 * N - 2, c->ranks->requests, MPI_STATUSES_IGNORE);
@@ -56,12 +56,12 @@ static inline void collective_exchange_mpi(void *argument) {
 
 #ifdef HAVE_NCCL
 static inline void collective_exchange_nccl(Ranks *ranks, Device *device, const float *whole, size_t shard_elements,
-                                            size_t at, size_t n, float *received) {
+                                            size_t begin, size_t n, float *received) {
     cudaStream_t stream = device->cuda->queues[QUEUE_COLLECTIVE];
     NCCL_CHECK(ncclGroupStart());
     for (int peer = 0; peer < ranks->size; peer++) {
         if (peer == ranks->rank) continue;
-        NCCL_CHECK(ncclSend(whole + (size_t)peer * shard_elements + at, n, ncclFloat32, peer, ranks->nccl, stream));
+        NCCL_CHECK(ncclSend(whole + (size_t)peer * shard_elements + begin, n, ncclFloat32, peer, ranks->nccl, stream));
         NCCL_CHECK(ncclRecv(received + collective_place(ranks->rank, peer) * n, n, ncclFloat32, peer, ranks->nccl,
                             stream));
     }
@@ -88,10 +88,10 @@ static inline void collective_gather(Ranks *ranks, Device *device, char *whole, 
     }
 }
 
-// Piece [at, at + n) of shard j of `whole` (N shards of shard_elements) to rank j; received (N-1, n). at and n are
-// multiples of RANKS_UNIT elements.
+// Piece [begin, begin + n) of shard j of `whole` (N shards of shard_elements) to rank j; received (N-1, n). begin and n
+// are multiples of RANKS_UNIT elements.
 static inline void collective_exchange(Ranks *ranks, Device *device, const float *whole, size_t shard_elements,
-                                       size_t at, size_t n, float *received) {
+                                       size_t begin, size_t n, float *received) {
     CollectiveCall call;
     ranks->n_sent += (size_t)(ranks->size - 1) * n * sizeof(float);
     memset(&call, 0, sizeof(call));
@@ -99,13 +99,13 @@ static inline void collective_exchange(Ranks *ranks, Device *device, const float
     call.pieces = whole;
     call.received = received;
     call.shard_elements = shard_elements;
-    call.at = at;
+    call.begin = begin;
     call.n = n;
     switch (device->kind) {
     case DEVICE_PLAN: return;
     case DEVICE_CPU: device_call(device, QUEUE_COLLECTIVE, collective_exchange_mpi, &call, sizeof(call)); return;
     case DEVICE_CUDA:
-        NCCL_ONLY(collective_exchange_nccl(ranks, device, whole, shard_elements, at, n, received));
+        NCCL_ONLY(collective_exchange_nccl(ranks, device, whole, shard_elements, begin, n, received));
         return;
     }
 }

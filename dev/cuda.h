@@ -77,7 +77,7 @@ static inline dim3 cuda_grid(size_t x, size_t y) { return dim3((unsigned)x, (uns
 
 // Blocks for one thread per element; kernels take strides of the whole grid, so that fewer blocks do as well.
 static inline size_t cuda_blocks(size_t n_elements) {
-    return size_min(ceil_div(size_max(n_elements, 1), CUDA_THREADS), 1 << 20);
+    return size_min(size_ceil_div(size_max(n_elements, 1), CUDA_THREADS), 1 << 20);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -173,22 +173,6 @@ __device__ __forceinline__ float cuda_exp2(float x) {
 }
 
 #define CUDA_LOG2_E 1.44269504f  // exp(x) = 2^(x log2 e)
-
-// ---------------------------------------------------------------------------------------------------------------
-// Sums in a warp: fixed orders
-
-__device__ static inline float warp_sum(float x) {
-    for (int distance = WARP / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
-    return x;
-}
-
-__device__ static inline float warp_maximum(float x) {
-    for (int distance = WARP / 2; distance > 0; distance /= 2) {
-        float other = __shfl_xor_sync(0xffffffffu, x, distance);
-        x = other > x ? other : x;
-    }
-    return x;
-}
 
 #endif
 #endif

@@ -43,7 +43,7 @@ enum { DEVICE_EVENTS = 64, DEVICE_USES = 16 };
 
 // Bytes of the host's memory that a queue reads or writes until `done` happens.
 typedef struct {
-    const char *at, *end;
+    const char *begin, *end;
     bool write;
     DeviceEvent done;
 } DeviceUse;
@@ -243,9 +243,9 @@ static inline bool device_event_passed(const Device *device, const DeviceEvent *
 
 // What was called last on a queue reads or writes these bytes, if they are the host's.
 static inline void device_note_use(Device *device, Queue queue, const void *pointer, size_t n_bytes, bool write) {
-    const char *at = (const char *)pointer;
+    const char *begin = (const char *)pointer;
     DeviceUses *uses = &device->uses[queue];
-    if (device->kind == DEVICE_PLAN || n_bytes == 0 || at < device->host || at >= device->host_end) return;
+    if (device->kind == DEVICE_PLAN || n_bytes == 0 || begin < device->host || begin >= device->host_end) return;
     if (device->kind == DEVICE_CPU && queue == QUEUE_COMPUTE) return;  // it has happened
     while (uses->n > 0 && device_event_passed(device, &uses->uses[uses->first].done)) {
         uses->first = (uses->first + 1) % DEVICE_USES;
@@ -254,7 +254,7 @@ static inline void device_note_use(Device *device, Queue queue, const void *poin
     if (uses->n == DEVICE_USES) {  // the two oldest become one: of all bytes between, until the later
         const DeviceUse *oldest = &uses->uses[uses->first];
         DeviceUse *next = &uses->uses[(uses->first + 1) % DEVICE_USES];
-        next->at = oldest->at < next->at ? oldest->at : next->at;
+        next->begin = oldest->begin < next->begin ? oldest->begin : next->begin;
         next->end = oldest->end > next->end ? oldest->end : next->end;
         next->write = oldest->write || next->write;
         uses->first = (uses->first + 1) % DEVICE_USES;
@@ -262,8 +262,8 @@ static inline void device_note_use(Device *device, Queue queue, const void *poin
     }
     const size_t place = (uses->first + uses->n++) % DEVICE_USES;
     DeviceUse *use = &uses->uses[place];
-    use->at = at;
-    use->end = at + n_bytes;
+    use->begin = begin;
+    use->end = begin + n_bytes;
     use->write = write;
     use->done.cuda = DEVICE_EVENTS + (size_t)queue * DEVICE_USES + place;
     device_record(device, queue, &use->done);

@@ -44,19 +44,19 @@ static inline unsigned char *disk_sector_in(unsigned char *two_sectors) {
 // file, or no progress). Where a direct transfer ends within a sector, it goes on at that sector's start.
 static inline size_t disk_transfer(int fd, bool direct, unsigned char *to, const unsigned char *from, size_t offset,
                                    size_t n_bytes) {
-    size_t at = 0;
-    for (int tries = 0; at < n_bytes && tries < 100;) {
-        const size_t wanted = size_min(n_bytes - at, DISK_CALL);
-        const ssize_t n = from ? pwrite(fd, from + at, wanted, (off_t)(offset + at))
-                               : pread(fd, to + at, wanted, (off_t)(offset + at));
+    size_t done = 0;
+    for (int tries = 0; done < n_bytes && tries < 100;) {
+        const size_t wanted = size_min(n_bytes - done, DISK_CALL);
+        const ssize_t n = from ? pwrite(fd, from + done, wanted, (off_t)(offset + done))
+                               : pread(fd, to + done, wanted, (off_t)(offset + done));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return at;
+        if (n < 0) return done;
         const size_t moved = direct ? (size_t)n - (size_t)n % DISK_SECTOR : (size_t)n;
         tries = moved > 0 ? 0 : tries + 1;
-        at += moved;
+        done += moved;
     }
     errno = 0;
-    return at;
+    return done;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -72,9 +72,9 @@ static inline size_t disk_available(const char *directory) {
 // Zeros into the whole file, for file systems without fallocate(); 0, or -1 with errno.
 static inline int disk_write_zeros(int fd, size_t n_bytes) {
     static const unsigned char zeros[1 << 16] = {0};
-    for (size_t at = 0; at < n_bytes; at += sizeof(zeros)) {
-        const size_t n = size_min(sizeof(zeros), n_bytes - at);
-        if (disk_transfer(fd, false, NULL, zeros, at, n) != n) return -1;
+    for (size_t done = 0; done < n_bytes; done += sizeof(zeros)) {
+        const size_t n = size_min(sizeof(zeros), n_bytes - done);
+        if (disk_transfer(fd, false, NULL, zeros, done, n) != n) return -1;
     }
     return fdatasync(fd);  // some allocate no sooner
 }
@@ -130,7 +130,7 @@ static inline void disk_go_direct(Disk *disk) {
 // O_DIRECT.
 static inline void disk_open(Disk *disk, const char *directory, size_t n_bytes, int rank) {
     memset(disk, 0, sizeof(*disk));
-    disk->n_bytes = round_up(n_bytes, DISK_SECTOR);
+    disk->n_bytes = size_round_up(n_bytes, DISK_SECTOR);
     struct stat status;
     if (stat(directory, &status) != 0) {
         die("--swap-dir %s: %s. Make the directory or choose another --swap-dir", directory, error_text());

@@ -164,8 +164,8 @@ static inline bool flags_parse_size(const char *text, double *bytes) {
 
 static inline bool flags_is_choice(const char *choices, const char *value) {
     size_t n = strlen(value);
-    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
-        if (n > 0 && strncmp(at, value, n) == 0 && (at[n] == '|' || at[n] == 0)) return true;
+    for (const char *choice = choices; choice; choice = strchr(choice, '|') ? strchr(choice, '|') + 1 : NULL) {
+        if (n > 0 && strncmp(choice, value, n) == 0 && (choice[n] == '|' || choice[n] == 0)) return true;
     }
     return false;
 }

@@ -11,13 +11,13 @@
 // Waits for the queues that still use these bytes of the host's memory: if `write`, those that read them, too. False on
 // PLAN.
 static inline bool host_touches(Device *device, const void *pointer, size_t n_bytes, bool write) {
-    const char *at = (const char *)pointer, *end = at + n_bytes;
+    const char *begin = (const char *)pointer, *end = begin + n_bytes;
     if (device->kind == DEVICE_PLAN) return false;
     for (int q = 0; q < QUEUES; q++) {
         DeviceUses *uses = &device->uses[q];
         for (size_t i = 0; i < uses->n; i++) {
             DeviceUse *use = &uses->uses[(uses->first + i) % DEVICE_USES];
-            const bool concerned = use->at < end && at < use->end && (write || use->write);
+            const bool concerned = use->begin < end && begin < use->end && (write || use->write);
             if (concerned && !device_event_passed(device, &use->done)) device_wait_event(device, &use->done);
         }
     }

@@ -82,7 +82,7 @@ static inline void job_data(Job *job) {
         loader_open(&job->data.validation, o->validation, job->config.T);
     }
     job->config.shape.V = vocabulary;
-    job->config.shape.Vp = round_up(vocabulary, 128);
+    job->config.shape.Vp = size_round_up(vocabulary, 128);
     if (!job->config.load) job->config.shape.maxT = o->max_length ? (size_t)o->max_length : job->config.T;
     if (job->config.T > job->config.shape.maxT) {
         die("-t %zu is longer than the model's %zu positions; take a shorter -t or a larger --max-length",
@@ -118,8 +118,8 @@ static inline void job_prompt(Job *job) {
 // Steps in all: -x, or 500, or one epoch if that is less.
 static inline int64_t job_steps(const Job *job, int n_ranks) {
     if (job->options.steps >= 0) return job->options.steps;
-    const size_t windows = job->data.train.n_windows;
-    const size_t epoch = windows > 0 ? ceil_div(windows, config_windows(&job->config, n_ranks)) : (size_t)DEFAULT_STEPS;
+    const size_t windows = job->data.train.n_windows, per_step = config_windows(&job->config, n_ranks);
+    const size_t epoch = windows > 0 ? size_ceil_div(windows, per_step) : (size_t)DEFAULT_STEPS;
     return (int64_t)size_min(epoch, DEFAULT_STEPS);
 }
 
@@ -232,7 +232,7 @@ static inline void job_open(Job *job, const Device *device, int n_ranks) {
     const size_t windows = job->data.validation.n_windows;
     config->validation_batches = o->validate_every > 0 ? (size_t)o->validation_batches : 0;
     if (!job->data.validation_random && windows > 0) {
-        config->validation_batches = size_min(config->validation_batches, ceil_div(windows, config->B));
+        config->validation_batches = size_min(config->validation_batches, size_ceil_div(windows, config->B));
     }
     job_recipe(job);
 }

@@ -100,8 +100,8 @@ static inline void layout_blocks(const ModelShape *s, size_t N, BlockLayout *emb
     layout_add(layer, TENSOR_LN2B, "ln2b", C, C, START_ZEROS);
     layout_add(layer, TENSOR_FCB, "fcb", 4 * C, 4 * C, START_ZEROS);
     layout_add(layer, TENSOR_FCPROJB, "fcprojb", C, C, START_ZEROS);
-    embedding->n_elements = round_up(embedding->n_exact, N * NORM_CHUNK);
-    layer->n_elements = round_up(layer->n_exact, N * NORM_CHUNK);
+    embedding->n_elements = size_round_up(embedding->n_exact, N * NORM_CHUNK);
+    layer->n_elements = size_round_up(layer->n_exact, N * NORM_CHUNK);
 }
 
 // Parameters as everybody counts them: the head is tied, the vocabulary not padded.
@@ -149,13 +149,13 @@ static inline void layout_first_values(float *to, const Tensor *tensor, uint64_t
         for (size_t i = 0; i < n; i++) to[i] = tensor->start == START_ONES ? 1.0f : 0.0f;
         return;
     }
-    const int64_t pairs = (int64_t)(ceil_div(first + n, 2) - first / 2);
+    const int64_t pairs = (int64_t)(size_ceil_div(first + n, 2) - first / 2);
 #pragma omp parallel for schedule(static)
     for (int64_t p = 0; p < pairs; p++) {
-        const size_t at = first / 2 + (size_t)p;
+        const size_t pair_index = first / 2 + (size_t)p;
         float pair[2];
-        random_normal_pair(seed, stream, at, pair);
-        for (size_t i = 2 * at; i < 2 * at + 2; i++) {
+        random_normal_pair(seed, stream, pair_index, pair);
+        for (size_t i = 2 * pair_index; i < 2 * pair_index + 2; i++) {
             if (i >= first && i < first + n) to[i - first] = scale * pair[i % 2];
         }
     }

@@ -104,8 +104,8 @@ static inline void memory_region(const Memory *memory, Tier tier, void *pointer,
 static inline void *memory_keep_aligned(Memory *memory, Tier tier, Kind kind, size_t n_bytes, size_t align,
                                         const char *owner) {
     Slab *slab = &memory->slabs[tier];
-    size_t padding = round_up(slab->kept, align) - slab->kept;
-    n_bytes = round_up(n_bytes, align);
+    size_t padding = size_round_up(slab->kept, align) - slab->kept;
+    n_bytes = size_round_up(n_bytes, align);
     memory_check_room(memory, tier, padding + n_bytes, owner);
     void *pointer = slab->base + slab->kept + padding;
     slab->kept += padding + n_bytes;
@@ -140,7 +140,7 @@ static inline void memory_deepen(Memory *memory, Tier tier, const char *owner) {
 static inline void *memory_push_aligned(Memory *memory, Tier tier, Kind kind, size_t n_bytes, size_t align,
                                         const char *owner) {
     Slab *slab = &memory->slabs[tier];
-    n_bytes = round_up(slab->stacked + n_bytes, align) - slab->stacked;
+    n_bytes = size_round_up(slab->stacked + n_bytes, align) - slab->stacked;
     memory_check_room(memory, tier, n_bytes, owner);
     if (slab->depth == slab->n_entries) memory_deepen(memory, tier, owner);
     slab->entries[slab->depth].n_bytes = n_bytes;
@@ -214,7 +214,7 @@ static inline void memory_reserve(Memory *memory, Device *device, const Ledger *
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         memory_open_entries(slab, plan->depth[t]);
-        slab->capacity = round_up(ledger_peak(plan, (Tier)t), MEMORY_PAGE);
+        slab->capacity = size_round_up(ledger_peak(plan, (Tier)t), MEMORY_PAGE);
         if (slab->capacity == 0) continue;
         if (t == TIER_DISK) {
             slab->base = (char *)(uintptr_t)MEMORY_PAGE;  // place 0 in the file; never touched

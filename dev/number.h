@@ -1,12 +1,11 @@
-// number.h - how numbers are stored, rounded and summed.
+// number.h - how numbers are stored and rounded.
 //
 // Storage types are chosen at run time (-p); arithmetic is always fp32. A CPU kernel is written once for all of them:
 // it walks its rows in blocks of at most NUMBER_BLOCK elements, asks number_load() for an fp32 view of each block
 // (for fp32 storage that is the row itself), computes, and gives the result to number_store().
 //
-// Invariants: a value is rounded to the storage type exactly once, where it is stored, to nearest even. Sums have one
-// order that depends on neither the compiler, nor the vector width, nor the number of threads: PARTIALS partial sums,
-// element i going to sum i % PARTIALS, then a fixed tree. Fused multiply-adds are written out (fmaf), never contracted.
+// Invariants: a value is rounded to the storage type exactly once, where it is stored, to nearest even. Fused
+// multiply-adds are written out (fmaf), never contracted. Sums have one order: partials.h.
 #ifndef NUMBER_H
 #define NUMBER_H
 
@@ -17,27 +16,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX2__) && defined(__FMA__) && !defined(__CUDA_ARCH__)
-#include <immintrin.h>
-#endif
-
-// A function of the host and, in CUDA, of the device as well: the same text, the same bits. They stand in loops that
-// vectorise only without a call, and a compiler's own limits on inlining depend on the size of the whole program.
-#if defined(__GNUC__)
-#define NUMBER_INLINE static inline __attribute__((always_inline))
-#else
-#define NUMBER_INLINE static inline
-#endif
-#ifdef __CUDACC__
-#define HOST_DEVICE NUMBER_INLINE __host__ __device__
-#else
-#define HOST_DEVICE NUMBER_INLINE
-#endif
+#include "size.h"
 
 typedef enum { FP32, BF16, FP16, DTYPES } Dtype;
 
-// NUMBER_BLOCK is a multiple of PARTIALS, so that blocks move no element to another sum.
-enum { NUMBER_BLOCK = 1024, PARTIALS = 16 };
+enum { NUMBER_BLOCK = 1024 };
 
 // A hint to bring a line into the caches; the address may be invalid.
 #ifdef __GNUC__
@@ -48,11 +31,6 @@ enum { NUMBER_BLOCK = 1024, PARTIALS = 16 };
 
 HOST_DEVICE size_t number_size(Dtype dtype) { return dtype == FP32 ? 4 : 2; }
 static inline const char *number_name(Dtype dtype) { return dtype == FP32 ? "fp32" : dtype == BF16 ? "bf16" : "fp16"; }
-
-HOST_DEVICE size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
-HOST_DEVICE size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
-HOST_DEVICE size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
-HOST_DEVICE size_t round_up(size_t a, size_t multiple) { return ceil_div(a, multiple) * multiple; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Conversions
@@ -107,19 +85,19 @@ HOST_DEVICE uint16_t number_to_16(Dtype dtype, float x) {
     return dtype == BF16 ? number_to_bf16(x) : number_to_fp16(x);
 }
 
-HOST_DEVICE void *number_at(Dtype dtype, void *base, size_t element) {
+HOST_DEVICE void *number_pointer(Dtype dtype, void *base, size_t element) {
     return (char *)base + element * number_size(dtype);
 }
 
-HOST_DEVICE const void *number_at_const(Dtype dtype, const void *base, size_t element) {
+HOST_DEVICE const void *number_pointer_const(Dtype dtype, const void *base, size_t element) {
     return (const char *)base + element * number_size(dtype);
 }
 
-// An fp32 view of elements [at, at + n) of a stored array, n <= NUMBER_BLOCK: the array itself if it is fp32,
+// An fp32 view of elements [first, first + n) of a stored array, n <= NUMBER_BLOCK: the array itself if it is fp32,
 // otherwise `block` filled with the converted values.
-static inline const float *number_load(Dtype dtype, const void *base, size_t at, size_t n, float *block) {
-    if (dtype == FP32) return (const float *)base + at;
-    const uint16_t *x = (const uint16_t *)base + at;
+static inline const float *number_load(Dtype dtype, const void *base, size_t first, size_t n, float *block) {
+    if (dtype == FP32) return (const float *)base + first;
+    const uint16_t *x = (const uint16_t *)base + first;
     if (dtype == BF16) {
         for (size_t i = 0; i < n; i++) block[i] = number_from_bf16(x[i]);
     } else {
@@ -129,18 +107,18 @@ static inline const float *number_load(Dtype dtype, const void *base, size_t at,
 }
 
 // Where to write fp32 results before number_store(): the array itself if it is fp32, otherwise `block`.
-static inline float *number_target(Dtype dtype, void *base, size_t at, float *block) {
-    return dtype == FP32 ? (float *)base + at : block;
+static inline float *number_target(Dtype dtype, void *base, size_t first, float *block) {
+    return dtype == FP32 ? (float *)base + first : block;
 }
 
-// Rounds `values` (which number_target() gave, or any other fp32 block) into elements [at, at + n).
-static inline void number_store(Dtype dtype, void *base, size_t at, size_t n, const float *values) {
+// Rounds `values` (which number_target() gave, or any other fp32 block) into elements [first, first + n).
+static inline void number_store(Dtype dtype, void *base, size_t first, size_t n, const float *values) {
     if (dtype == FP32) {
-        float *y = (float *)base + at;
+        float *y = (float *)base + first;
         if (y != values) memcpy(y, values, n * sizeof(float));
         return;
     }
-    uint16_t *y = (uint16_t *)base + at;
+    uint16_t *y = (uint16_t *)base + first;
     if (dtype == BF16) {
         for (size_t i = 0; i < n; i++) y[i] = number_to_bf16(values[i]);
     } else {
@@ -148,80 +126,14 @@ static inline void number_store(Dtype dtype, void *base, size_t at, size_t n, co
     }
 }
 
-HOST_DEVICE float number_get(Dtype dtype, const void *base, size_t at) {
-    return dtype == FP32 ? ((const float *)base)[at] : number_from_16(dtype, ((const uint16_t *)base)[at]);
+HOST_DEVICE float number_get(Dtype dtype, const void *base, size_t i) {
+    return dtype == FP32 ? ((const float *)base)[i] : number_from_16(dtype, ((const uint16_t *)base)[i]);
 }
 
 // One element, rounded.
-HOST_DEVICE void number_put(Dtype dtype, void *base, size_t at, float value) {
-    if (dtype == FP32) ((float *)base)[at] = value;
-    else ((uint16_t *)base)[at] = number_to_16(dtype, value);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Partial sums: the callers keep `float partials[PARTIALS]` over the blocks of a row, each of which starts at a
-// multiple of PARTIALS
-
-static inline float partials_total(const float *partials) {
-    float sum[PARTIALS];
-    memcpy(sum, partials, sizeof(sum));
-    for (int width = PARTIALS / 2; width > 0; width /= 2) {
-        for (int l = 0; l < width; l++) sum[l] += sum[l + width];
-    }
-    return sum[0];
-}
-
-static inline void partials_add(float *partials, const float *x, size_t n) {
-    float sum[PARTIALS];
-    memcpy(sum, partials, sizeof(sum));
-    size_t i = 0;
-    for (; i + PARTIALS <= n; i += PARTIALS) {
-        for (int l = 0; l < PARTIALS; l++) sum[l] += x[i + (size_t)l];
-    }
-    for (int l = 0; i < n; i++, l++) sum[l] += x[i];
-    memcpy(partials, sum, sizeof(sum));
-}
-
-static inline void partials_add_products(float *partials, const float *x, const float *y, size_t n) {
-    float sum[PARTIALS];
-    memcpy(sum, partials, sizeof(sum));
-    size_t i = 0;
-    for (; i + PARTIALS <= n; i += PARTIALS) {
-        for (int l = 0; l < PARTIALS; l++) sum[l] = fmaf(x[i + (size_t)l], y[i + (size_t)l], sum[l]);
-    }
-    for (int l = 0; i < n; i++, l++) sum[l] = fmaf(x[i], y[i], sum[l]);
-    memcpy(partials, sum, sizeof(sum));
-}
-
-static inline void partials_add_squared_differences(float *partials, const float *x, float mean, size_t n) {
-    float sum[PARTIALS];
-    memcpy(sum, partials, sizeof(sum));
-    size_t i = 0;
-    for (; i + PARTIALS <= n; i += PARTIALS) {
-        for (int l = 0; l < PARTIALS; l++) {
-            float d = x[i + (size_t)l] - mean;
-            sum[l] = fmaf(d, d, sum[l]);
-        }
-    }
-    for (int l = 0; i < n; i++, l++) sum[l] = fmaf(x[i] - mean, x[i] - mean, sum[l]);
-    memcpy(partials, sum, sizeof(sum));
-}
-
-// The largest of `top` and x[0 ... n); NaN is passed over.
-static inline float partials_maximum(float top, const float *x, size_t n) {
-    float largest[PARTIALS];
-    for (int l = 0; l < PARTIALS; l++) largest[l] = top;
-    size_t i = 0;
-    for (; i + PARTIALS <= n; i += PARTIALS) {
-        for (int l = 0; l < PARTIALS; l++) largest[l] = x[i + (size_t)l] > largest[l] ? x[i + (size_t)l] : largest[l];
-    }
-    for (int l = 0; i < n; i++, l++) largest[l] = x[i] > largest[l] ? x[i] : largest[l];
-    for (int width = PARTIALS / 2; width > 0; width /= 2) {
-        for (int l = 0; l < width; l++) {
-            largest[l] = largest[l + width] > largest[l] ? largest[l + width] : largest[l];
-        }
-    }
-    return largest[0];
+HOST_DEVICE void number_put(Dtype dtype, void *base, size_t i, float value) {
+    if (dtype == FP32) ((float *)base)[i] = value;
+    else ((uint16_t *)base)[i] = number_to_16(dtype, value);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -90,11 +90,11 @@ static inline size_t store_shard(const Store *store, size_t block) {
 }
 
 // Where an element of a block is in a home; of a sharded home only this rank's elements have a place.
-static inline char *store_at(const Store *store, int home, size_t block, size_t element) {
+static inline char *store_pointer(const Store *store, int home, size_t block, size_t element) {
     const Home *h = &store->homes[home];
-    size_t at = store_offset(store, block);
-    at = h->sharded ? at / (size_t)store->ranks->size + element - store_shard(store, block) : at + element;
-    return h->base + at * h->size;
+    size_t offset = store_offset(store, block);
+    offset = h->sharded ? offset / (size_t)store->ranks->size + element - store_shard(store, block) : offset + element;
+    return h->base + offset * h->size;
 }
 
 // The elements [*first, *end) of a block that a home has.
@@ -153,7 +153,7 @@ static inline void store_open_stream(Store *store, size_t n_bytes) {
     stream->tier = store->place.activations;
     if (stream->tier == TIER_DEVICE) return;
     stream->n_bytes = n_bytes;
-    stream->distance = round_up(n_bytes, MEMORY_PAGE);
+    stream->distance = size_round_up(n_bytes, MEMORY_PAGE);
     stream->base = (char *)memory_keep_aligned(memory, stream->tier, KIND_ACTIVATIONS,
                                                store->shape.L * stream->distance, MEMORY_PAGE, "residual stream");
     for (int i = 0; i < 2; i++) {
@@ -230,16 +230,17 @@ static inline void store_zero(Store *store) {
     store_join(store);
 }
 
-// Elements [at, at + n) of a block between a home and `values` (n) in page-aligned host memory: those that the home
-// has. put: into the home; otherwise out of it, and the host waits for them. at and n are multiples of NORM_CHUNK.
-static inline void store_move(Store *store, int home, size_t block, size_t at, size_t n, void *values, bool put) {
+// Elements [begin, begin + n) of a block between a home and `values` (n) in page-aligned host memory: those that the
+// home has. put: into the home; otherwise out of it, and the host waits for them. begin and n are multiples of
+// NORM_CHUNK.
+static inline void store_move(Store *store, int home, size_t block, size_t begin, size_t n, void *values, bool put) {
     size_t first, end, size = store->homes[home].size;
     store_range(store, home, block, &first, &end);
-    first = size_max(first, at);
-    end = size_min(end, at + n);
+    first = size_max(first, begin);
+    end = size_min(end, begin + n);
     if (first >= end) return;
-    char *host = (char *)values + (first - at) * size;
-    char *place = store_at(store, home, block, first);
+    char *host = (char *)values + (first - begin) * size;
+    char *place = store_pointer(store, home, block, first);
     Tier tier = store->homes[home].tier;
     if (put) {
         transfer(&store->transfers, QUEUE_FETCH, tier, place, TIER_HOST, host, (end - first) * size);
@@ -252,24 +253,25 @@ static inline void store_move(Store *store, int home, size_t block, size_t at, s
 
 // values (n) fp32 into a home of the states; master weights go into the weights, rounded, as well. rounded (n): room
 // for that, in the compute type.
-static inline void store_put(Store *store, int home, size_t block, size_t at, size_t n, float *values, void *rounded) {
+static inline void store_put(Store *store, int home, size_t block, size_t begin, size_t n, float *values,
+                             void *rounded) {
     if (home == HOME_MASTER && store->dtype != FP32) {
         if (host_writes(store->device, rounded, n * number_size(store->dtype))) {
             number_store(store->dtype, rounded, 0, n, values);
         }
-        store_move(store, HOME_WEIGHTS, block, at, n, rounded, true);
+        store_move(store, HOME_WEIGHTS, block, begin, n, rounded, true);
     }
-    store_move(store, home, block, at, n, values, true);
+    store_move(store, home, block, begin, n, values, true);
 }
 
-// Elements [at, at + n) of a home of the states into rank 0's `values` (n); all ranks call it together.
-static inline void store_get(Store *store, int home, size_t block, size_t at, size_t n, float *values) {
+// Elements [begin, begin + n) of a home of the states into rank 0's `values` (n); all ranks call it together.
+static inline void store_get(Store *store, int home, size_t block, size_t begin, size_t n, float *values) {
     size_t S = store_shard_elements(store, block);
-    store_move(store, home, block, at, n, values, false);
+    store_move(store, home, block, begin, n, values, false);
     if (!store->homes[home].sharded || !host_writes(store->device, values, n * sizeof(float))) return;
-    for (size_t r = at / S; r * S < at + n; r++) {
-        size_t first = size_max(r * S, at), end = size_min((r + 1) * S, at + n);
-        ranks_to_root(store->ranks, (int)r, values + (first - at), (end - first) * sizeof(float));
+    for (size_t r = begin / S; r * S < begin + n; r++) {
+        size_t first = size_max(r * S, begin), end = size_min((r + 1) * S, begin + n);
+        ranks_to_root(store->ranks, (int)r, values + (first - begin), (end - first) * sizeof(float));
     }
 }
 
@@ -286,16 +288,17 @@ static inline size_t store_push_piece(Store *store, float **values, void **round
     return n;
 }
 
-// First values of elements [at, at + n) of a block.
-static inline void store_first_values(const Store *store, float *values, size_t block, size_t at, size_t n,
+// First values of elements [begin, begin + n) of a block.
+static inline void store_first_values(const Store *store, float *values, size_t block, size_t begin, size_t n,
                                       uint64_t seed) {
     const BlockLayout *layout = store_layout(store, block);
     memset(values, 0, n * sizeof(float));
     for (size_t i = 0; i < layout->n_tensors; i++) {
         const Tensor *tensor = &layout->tensors[i];
-        const size_t first = size_max(tensor->offset, at), end = size_min(tensor->offset + tensor->n_saved, at + n);
+        const size_t first = size_max(tensor->offset, begin);
+        const size_t end = size_min(tensor->offset + tensor->n_saved, begin + n);
         if (first >= end) continue;
-        layout_first_values(values + (first - at), tensor, seed, block * BLOCK_TENSORS + i, store->shape.L,
+        layout_first_values(values + (first - begin), tensor, seed, block * BLOCK_TENSORS + i, store->shape.L,
                             first - tensor->offset, end - first);
     }
 }
@@ -309,12 +312,12 @@ static inline void store_initialise(Store *store, uint64_t seed) {
     store_zero(store);
     for (size_t block = 0; block < store->n_blocks; block++) {
         const size_t n_elements = store_layout(store, block)->n_elements;
-        for (size_t at = 0, n; at < n_elements; at += n) {
-            n = size_min(room, n_elements - at);
+        for (size_t begin = 0, n; begin < n_elements; begin += n) {
+            n = size_min(room, n_elements - begin);
             if (host_writes(store->device, values, n * sizeof(float))) {
-                store_first_values(store, values, block, at, n, seed);
+                store_first_values(store, values, block, begin, n, seed);
             }
-            store_put(store, HOME_MASTER, block, at, n, values, rounded);
+            store_put(store, HOME_MASTER, block, begin, n, values, rounded);
         }
     }
     store_join(store);
@@ -336,7 +339,7 @@ static inline void store_fetch_weights(Store *store, size_t block) {
     store_range(store, HOME_WEIGHTS, block, &first, &end);
     slot_fetch(store->device, slot, queue);
     transfer(&store->transfers, queue, TIER_DEVICE, slot->data + first * home->size, home->tier,
-             store_at(store, HOME_WEIGHTS, block, first), (end - first) * home->size);
+             store_pointer(store, HOME_WEIGHTS, block, first), (end - first) * home->size);
     if (home->sharded) {
         if (queue == QUEUE_FETCH) slot_send(store->device, slot, QUEUE_FETCH, QUEUE_COLLECTIVE);
         collective_gather(store->ranks, store->device, slot->data, n_bytes / N);
@@ -357,7 +360,7 @@ static inline void store_weights_begin(Store *store, size_t block, int64_t next)
 }
 
 static inline const char *store_weights(const Store *store, size_t block) {
-    if (store_in_place(store, HOME_WEIGHTS)) return store_at(store, HOME_WEIGHTS, block, 0);
+    if (store_in_place(store, HOME_WEIGHTS)) return store_pointer(store, HOME_WEIGHTS, block, 0);
     return store_slot((Slot *)(uintptr_t)store->weights, block)->data;
 }
 
@@ -388,7 +391,7 @@ static inline void store_fetch_gradients(Store *store, size_t block) {
     slot_fetch(store->device, slot, QUEUE_FETCH);
     device_await(store->device, QUEUE_FETCH, store->stashed);
     transfer(&store->transfers, QUEUE_FETCH, TIER_DEVICE, slot->data, home->tier,
-             store_at(store, HOME_GRADIENTS, block, 0), store_layout(store, block)->n_elements * home->size);
+             store_pointer(store, HOME_GRADIENTS, block, 0), store_layout(store, block)->n_elements * home->size);
     slot_filled(store->device, slot, QUEUE_FETCH);
     slot->block = block;
     slot->valid = true;
@@ -407,13 +410,13 @@ static inline void store_gradients_begin(Store *store, size_t block, int64_t nex
 
 // The fp32 gradients of a block.
 static inline float *store_gradients(Store *store, size_t block) {
-    if (store_in_place(store, HOME_GRADIENTS)) return (float *)(void *)store_at(store, HOME_GRADIENTS, block, 0);
+    if (store_in_place(store, HOME_GRADIENTS)) return (float *)(void *)store_pointer(store, HOME_GRADIENTS, block, 0);
     return (float *)(void *)store_slot(store->gradients, block)->data;
 }
 
 // Squares of n gradients of this rank's shard of a block, from `at` within the shard.
-static inline void store_note_norm(Store *store, Queue queue, size_t block, size_t at, const float *g, size_t n) {
-    size_t first = (store_offset(store, block) / (size_t)store->ranks->size + at) / NORM_CHUNK;
+static inline void store_note_norm(Store *store, Queue queue, size_t block, size_t begin, const float *g, size_t n) {
+    size_t first = (store_offset(store, block) / (size_t)store->ranks->size + begin) / NORM_CHUNK;
     norm_chunks(store->device, queue, store->chunk_sums + first, g, n);
 }
 
@@ -422,17 +425,18 @@ static inline void store_reduce(Store *store, size_t block, const float *whole) 
     const Home *home = &store->homes[HOME_GRADIENTS];
     size_t S = store_shard_elements(store, block), first = store_shard(store, block);
     const bool away = home->sharded && home->tier != TIER_DEVICE, add = home->sharded && !store->first;
-    for (size_t at = 0, n; at < S; at += n) {
-        n = size_min(store->piece_elements, S - at);
-        const float *own = whole + first + at;
-        char *place = home->sharded ? store_at(store, HOME_GRADIENTS, block, first + at) : (char *)(uintptr_t)own;
+    for (size_t begin = 0, n; begin < S; begin += n) {
+        n = size_min(store->piece_elements, S - begin);
+        const float *own = whole + first + begin;
+        char *place = (char *)(uintptr_t)own;
+        if (home->sharded) place = store_pointer(store, HOME_GRADIENTS, block, first + begin);
         float *to = away ? store->staged : (float *)(void *)place;
-        collective_exchange(store->ranks, store->device, whole, S, at, n, store->received);
+        collective_exchange(store->ranks, store->device, whole, S, begin, n, store->received);
         if (away && add) {
             transfer(&store->transfers, QUEUE_COLLECTIVE, TIER_DEVICE, to, home->tier, place, n * sizeof(float));
         }
         collective_sum(store->ranks, store->device, to, own, store->received, n, add);
-        if (store->last) store_note_norm(store, QUEUE_COLLECTIVE, block, at, to, n);
+        if (store->last) store_note_norm(store, QUEUE_COLLECTIVE, block, begin, to, n);
         if (away) {
             transfer(&store->transfers, QUEUE_COLLECTIVE, home->tier, place, TIER_DEVICE, to, n * sizeof(float));
         }
@@ -460,8 +464,8 @@ static inline void store_gradients_done(Store *store, size_t block) {
     slot->valid = false;
     if (!home->sharded) {
         slot_send(device, slot, queue, QUEUE_STASH);
-        transfer(&store->transfers, QUEUE_STASH, home->tier, store_at(store, HOME_GRADIENTS, block, 0), TIER_DEVICE,
-                 whole, n * home->size);
+        transfer(&store->transfers, QUEUE_STASH, home->tier, store_pointer(store, HOME_GRADIENTS, block, 0),
+                 TIER_DEVICE, whole, n * home->size);
         device_record(device, QUEUE_STASH, store->stashed);
         queue = QUEUE_STASH;
     }
@@ -479,7 +483,7 @@ static inline void store_gradients_done(Store *store, size_t block) {
 // Whether it does; otherwise it is on the stack, and nothing below may be called.
 static inline bool store_stream_is_away(const Store *store) { return store->stream.tier != TIER_DEVICE; }
 
-static inline char *store_stream_at(const Store *store, size_t l) {
+static inline char *store_stream_pointer(const Store *store, size_t l) {
     return store->stream.base + l * store->stream.distance;
 }
 
@@ -498,7 +502,7 @@ static inline void store_stream_written(Store *store, size_t l) {
     Slot *slot = &stream->slots[l % 2];
     if (l == store->shape.L) return;
     slot_send(store->device, slot, QUEUE_COMPUTE, QUEUE_STASH);
-    transfer(&store->transfers, QUEUE_STASH, stream->tier, store_stream_at(store, l), TIER_DEVICE, slot->data,
+    transfer(&store->transfers, QUEUE_STASH, stream->tier, store_stream_pointer(store, l), TIER_DEVICE, slot->data,
              stream->n_bytes);
     device_record(store->device, QUEUE_STASH, stream->stashed);
     slot_done(store->device, slot, QUEUE_STASH);
@@ -511,7 +515,7 @@ static inline void store_fetch_stream(Store *store, size_t l) {
     if (slot_holds(slot, l)) return;
     slot_fetch(store->device, slot, QUEUE_FETCH);
     device_await(store->device, QUEUE_FETCH, stream->stashed);
-    transfer(&store->transfers, QUEUE_FETCH, TIER_DEVICE, slot->data, stream->tier, store_stream_at(store, l),
+    transfer(&store->transfers, QUEUE_FETCH, TIER_DEVICE, slot->data, stream->tier, store_stream_pointer(store, l),
              stream->n_bytes);
     slot_filled(store->device, slot, QUEUE_FETCH);
     slot->block = l;

@@ -85,15 +85,15 @@ static inline void transfer_bounce(Transfers *transfers, Queue queue, char *on_d
         device_record(device, queue, bounce->reached);
         device_await(device, QUEUE_READ, bounce->reached);
     }
-    for (size_t at = 0, n; at < n_bytes; at += n) {
+    for (size_t done = 0, n; done < n_bytes; done += n) {
         Slot *slot = &bounce->slots[bounce->n_pieces++ % 2];
-        n = size_min(TRANSFER_PIECE, n_bytes - at);
+        n = size_min(TRANSFER_PIECE, n_bytes - done);
         slot_fetch(device, slot, first);
-        if (write) device_copy(device, queue, slot->data, on_device + at, n);
-        else transfer_disk(transfers->memory, QUEUE_READ, slot->data, place + at, n, false);
+        if (write) device_copy(device, queue, slot->data, on_device + done, n);
+        else transfer_disk(transfers->memory, QUEUE_READ, slot->data, place + done, n, false);
         slot_send(device, slot, first, second);
-        if (write) transfer_disk(transfers->memory, QUEUE_WRITE, slot->data, place + at, n, true);
-        else device_copy(device, queue, on_device + at, slot->data, n);
+        if (write) transfer_disk(transfers->memory, QUEUE_WRITE, slot->data, place + done, n, true);
+        else device_copy(device, queue, on_device + done, slot->data, n);
         slot_done(device, slot, second);
     }
     if (!write || n_bytes == 0) return;

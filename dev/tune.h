@@ -34,9 +34,9 @@ static inline void tune_read(Device *device, const char *path, bool *known) {
     if (!file) die("--tune %s: %s", path, error_text());
     for (int number = 1; fgets(text, sizeof(text), file); number++) {
         long long line[TUNE_COLUMNS], own[TUNE_COLUMNS];
-        int n = 0, at = 0, step = 0;
-        while (n < TUNE_COLUMNS && sscanf(text + at, "%lld%n", &line[n], &step) == 1) {
-            at += step;
+        int n = 0, offset = 0, step = 0;
+        while (n < TUNE_COLUMNS && sscanf(text + offset, "%lld%n", &line[n], &step) == 1) {
+            offset += step;
             n++;
         }
         if (n < TUNE_COLUMNS || line[n - 1] < 0 || line[n - 1] >= MATMUL_CANDIDATES) {
@@ -55,10 +55,10 @@ static inline void tune_read(Device *device, const char *path, bool *known) {
 
 static inline double tune_seconds(Device *device, MatmulEntry *entry, char *base) {
     const MatmulShape *s = &entry->shape;
-    char *a = base, *b = a + round_up(s->M * s->K * number_size(s->a_dtype), MATMUL_WORKSPACE_ALIGN);
-    char *bias = b + round_up(s->K * s->N * number_size(s->b_dtype), MATMUL_WORKSPACE_ALIGN);
-    char *c = bias + round_up(s->N * sizeof(float), MATMUL_WORKSPACE_ALIGN);
-    char *workspace = c + round_up(s->M * s->N * number_size(s->c_dtype), MATMUL_WORKSPACE_ALIGN);
+    char *a = base, *b = a + size_round_up(s->M * s->K * number_size(s->a_dtype), MATMUL_WORKSPACE_ALIGN);
+    char *bias = b + size_round_up(s->K * s->N * number_size(s->b_dtype), MATMUL_WORKSPACE_ALIGN);
+    char *c = bias + size_round_up(s->N * sizeof(float), MATMUL_WORKSPACE_ALIGN);
+    char *workspace = c + size_round_up(s->M * s->N * number_size(s->c_dtype), MATMUL_WORKSPACE_ALIGN);
     double best = 1e9;
     for (int trial = 0; trial < TUNE_TRIALS; trial++) {
         cuda_wait(device->cuda);

@@ -15,9 +15,9 @@
 
 #include "store.h"
 
-// Elements [at, at + n) of a block.
+// Elements [begin, begin + n) of a block.
 typedef struct {
-    size_t block, at, n;
+    size_t block, begin, n;
 } UpdatePiece;
 
 typedef struct {
@@ -52,13 +52,13 @@ static inline void update_range(const Store *store, size_t block, size_t *first,
 static inline bool update_next(const Update *u, UpdatePiece *piece) {
     size_t first, end;
     update_range(u->store, piece->block, &first, &end);
-    piece->at = piece->n == 0 ? first : piece->at + piece->n;
-    if (piece->at == end) {
+    piece->begin = piece->n == 0 ? first : piece->begin + piece->n;
+    if (piece->begin == end) {
         if (++piece->block == u->store->n_blocks) return false;
         update_range(u->store, piece->block, &first, &end);
-        piece->at = first;
+        piece->begin = first;
     }
-    piece->n = size_min(u->piece_elements, end - piece->at);
+    piece->n = size_min(u->piece_elements, end - piece->begin);
     return true;
 }
 
@@ -67,12 +67,12 @@ static inline bool update_has(const Store *store, int home) { return home != HOM
 
 // Where an operand is while it is computed on.
 static inline void *update_operand(const Update *u, const UpdateSet *set, int home, const UpdatePiece *piece) {
-    return set->buffers[home] ? set->buffers[home] : store_at(u->store, home, piece->block, piece->at);
+    return set->buffers[home] ? set->buffers[home] : store_pointer(u->store, home, piece->block, piece->begin);
 }
 
 static inline void update_transfer(const Update *u, UpdateSet *set, int home, const UpdatePiece *piece, bool in) {
     const Home *h = &u->store->homes[home];
-    char *place = store_at(u->store, home, piece->block, piece->at);
+    char *place = store_pointer(u->store, home, piece->block, piece->begin);
     if (in) {
         transfer(&u->store->transfers, QUEUE_FETCH, u->tier, set->buffers[home], h->tier, place, piece->n * h->size);
     } else {
@@ -105,7 +105,7 @@ static inline bool update_on_host(const Update *u, const UpdateSet *set, const U
 static inline void update_compute(Update *u, UpdateSet *set, const UpdatePiece *piece) {
     Store *store = u->store;
     const size_t n_decay = store_layout(store, piece->block)->n_decay;
-    const size_t decayed = n_decay > piece->at ? size_min(n_decay - piece->at, piece->n) : 0;
+    const size_t decayed = n_decay > piece->begin ? size_min(n_decay - piece->begin, piece->n) : 0;
     AdamWOperands of = {NULL, NULL, NULL, NULL, NULL, piece->n, decayed};
     of.weights = update_operand(u, set, HOME_WEIGHTS, piece);
     if (update_has(store, HOME_MASTER)) of.master = (float *)update_operand(u, set, HOME_MASTER, piece);
@@ -134,18 +134,18 @@ static inline void update_gather(Update *u, size_t block, DeviceEvent *stashed) 
     if (store->place.stage < 1 || home->sharded) return;
     if (store_in_place(store, HOME_WEIGHTS)) {
         device_await(device, QUEUE_COLLECTIVE, stashed);
-        collective_gather(store->ranks, device, store_at(store, HOME_WEIGHTS, block, 0), S * home->size);
+        collective_gather(store->ranks, device, store_pointer(store, HOME_WEIGHTS, block, 0), S * home->size);
         return;
     }
     Slot *slot = store_slot(store->weights, block);
     device_await(device, QUEUE_FETCH, stashed);
     slot_fetch(device, slot, QUEUE_FETCH);
     transfer(&store->transfers, QUEUE_FETCH, TIER_DEVICE, slot->data + first * home->size, home->tier,
-             store_at(store, HOME_WEIGHTS, block, first), S * home->size);
+             store_pointer(store, HOME_WEIGHTS, block, first), S * home->size);
     slot_send(device, slot, QUEUE_FETCH, QUEUE_COLLECTIVE);
     collective_gather(store->ranks, device, slot->data, S * home->size);
     slot_send(device, slot, QUEUE_COLLECTIVE, QUEUE_STASH);
-    transfer(&store->transfers, QUEUE_STASH, home->tier, store_at(store, HOME_WEIGHTS, block, 0), TIER_DEVICE,
+    transfer(&store->transfers, QUEUE_STASH, home->tier, store_pointer(store, HOME_WEIGHTS, block, 0), TIER_DEVICE,
              slot->data, store_layout(store, block)->n_elements * home->size);
     slot_done(device, slot, QUEUE_STASH);
 }

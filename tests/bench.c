@@ -58,7 +58,7 @@ typedef struct {
 } Product;
 
 static char *product_memory(size_t n_bytes) {
-    char *p = (char *)aligned_alloc(64, round_up(n_bytes, 64));
+    char *p = (char *)aligned_alloc(64, size_round_up(n_bytes, 64));
     if (!p) die("out of memory");
     memset(p, 0, n_bytes);
     return p;
@@ -251,7 +251,7 @@ static void operations_sample(Trainer *m, Operations *all) {
     bias_backward(context, g.fcb, a.gelu, rows, 4 * C, false);
     operation_end(all, i++, "bias gradients", micro * L * 9.0 / 4.0, 4 * n * s, 0, 0);
     memory_release(memory, TIER_DEVICE, mark);
-    const size_t chunk = ceil_div(rows, c->head_chunks);
+    const size_t chunk = size_ceil_div(rows, c->head_chunks);
     void *logits = memory_push(memory, TIER_DEVICE, KIND_LOGITS, chunk * c->shape.Vp * size, "logits");
     memset(logits, 0, chunk * c->shape.Vp * size);
     const Classifier head = {m->batch.losses, logits, m->batch.targets, chunk, c->shape.V, c->shape.Vp};

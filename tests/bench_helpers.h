@@ -2,6 +2,10 @@
 #ifndef BENCH_HELPERS_H
 #define BENCH_HELPERS_H
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 #include "run_helpers.h"
 
 #include "median.h"

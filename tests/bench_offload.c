@@ -72,7 +72,7 @@ typedef struct {
 static void raw_open(Raw *raw, size_t n_streams, size_t stream_bytes, size_t piece_bytes) {
     memset(raw, 0, sizeof(*raw));
     raw->n_streams = n_streams;
-    raw->stream_bytes = round_up(stream_bytes, DISK_SECTOR);
+    raw->stream_bytes = size_round_up(stream_bytes, DISK_SECTOR);
     raw->piece_bytes = piece_bytes;
     disk_open(&raw->disk, ".", n_streams * raw->stream_bytes, 1);
     if (!raw->disk.direct) printf("note: this directory does not allow O_DIRECT, so these are rates of a cache\n");

@@ -39,7 +39,7 @@ static const char *compare_with_memory(Disk *disk, uint64_t seed, int n_transfer
     const char *wrong = NULL;
     for (uint64_t i = 0; i < (uint64_t)n_transfers && !wrong; i++) {
         size_t offset = random_bits(seed, 0, i) % SECTORS * DISK_SECTOR, most = n - offset;
-        size_t n_bytes = random_bits(seed, 1, i) % (most + 1), padded = round_up(n_bytes, DISK_SECTOR);
+        size_t n_bytes = random_bits(seed, 1, i) % (most + 1), padded = size_round_up(n_bytes, DISK_SECTOR);
         if (i % 4 == 0) n_bytes = padded;
         if (random_bits(seed, 2, i) % 2) {
             for (size_t j = 0; j < n_bytes; j++) data[j] = (unsigned char)random_mix(seed + i * n + j);
@@ -141,7 +141,7 @@ static void test_two_queues_and_two_ranks(void **state) {
     queues_close(queues);
     for (size_t part = 0; part < 2 * PARTS; part++) assert_memory_equal(in + part * PART, out + part * PART, USED);
     for (int rank = 0; rank < 2; rank++) {
-        const size_t n = PARTS * (disks[rank].direct ? round_up(USED, DISK_SECTOR) : USED);
+        const size_t n = PARTS * (disks[rank].direct ? size_round_up(USED, DISK_SECTOR) : USED);
         assert_int_equal(disks[rank].n_read, n);
         assert_int_equal(disks[rank].n_written, n);
         disk_close(&disks[rank]);

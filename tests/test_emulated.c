@@ -438,7 +438,7 @@ static void use_early(void *argument) {
     if (early->what == EARLY_TOKENS) from = (char *)m->batch.host_tokens[m->batch.current ^ 1];
     if (early->what == EARLY_SAMPLE) from = (char *)m->batch.host_tokens[0];
     if (early->what == EARLY_RELEASE_OF_CALL) {
-        transfer(&m->store.transfers, QUEUE_STASH, TIER_DISK, store_at(&m->store, HOME_M, 0, 0), TIER_HOST, from,
+        transfer(&m->store.transfers, QUEUE_STASH, TIER_DISK, store_pointer(&m->store, HOME_M, 0, 0), TIER_HOST, from,
                  MEMORY_PAGE);
     } else {
         device_copy(m->context.device, QUEUE_STASH, m->batch.losses, from, 64);

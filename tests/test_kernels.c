@@ -217,7 +217,7 @@ static void buffer_build(Run *run, int parameter) {
     Buffer *x = &run->buffers[parameter];
     size_t size = ELEMENT_BYTES[x->element];
     x->at = GUARD_BYTES + (run->c.unaligned ? size : 0);
-    x->n_bytes = round_up(x->at + x->n * size + GUARD_BYTES, 64);
+    x->n_bytes = size_round_up(x->at + x->n * size + GUARD_BYTES, 64);
     x->before = (char *)malloc(x->n_bytes);
     x->after = (char *)malloc(x->n_bytes);
     x->memory = device_bytes(run->device, x->n_bytes);
@@ -829,7 +829,7 @@ static void naive_attention_row(const size_t *n, const double *qkv, size_t row, 
 }
 
 // Where channel 0 of a row's head begins in out, and, for each of q, k and v, in qkv.
-static size_t attention_at(const size_t *n, size_t row) {
+static size_t attention_offset(const size_t *n, size_t row) {
     const size_t T = n[1], NH = n[2], HS = n[3];
     return (row / T / NH * T + row % T) * NH * HS + row / T % NH * HS;
 }
@@ -852,7 +852,7 @@ static void naive_attention(const size_t *n, double *const *x) {
     const size_t T = n[1], HS = n[3];
     double own[T], lse, error;
     for (size_t row = 0; row < n[0] * n[2] * T; row++) {
-        size_t at = attention_at(n, row);
+        size_t at = attention_offset(n, row);
         naive_attention_row(n, x[2], row, own, &lse, &error);
         const double *p = x[4] ? x[4] + row * T : own;
         for (size_t c = 0; c < HS; c++) {
@@ -904,13 +904,13 @@ static void test_attention_forward(Run *run) {
 // One row of the backward from the rounded inputs that the operation gets.
 static void naive_attention_backward_row(Run *run, Buffer *dqkv, double *const *x, const double *saved, size_t row) {
     const size_t *n = run->n, T = n[1], HS = n[3], q = attention_qkv_at(n, row, row % T, 0);
-    const double scale = 1 / sqrt((double)HS), *qkv = x[2], *dout = x[1] + attention_at(n, row);
+    const double scale = 1 / sqrt((double)HS), *qkv = x[2], *dout = x[1] + attention_offset(n, row);
     const double rounds = attention_rounds(run);
     double p[T], lse, error, d = 0, d_size = 0;
     naive_attention_row(n, qkv, row, p, &lse, &error);
     for (size_t c = 0; c < HS; c++) {
-        d += dout[c] * x[0][attention_at(n, row) + c];
-        d_size += fabs(dout[c] * x[0][attention_at(n, row) + c]);
+        d += dout[c] * x[0][attention_offset(n, row) + c];
+        d_size += fabs(dout[c] * x[0][attention_offset(n, row) + c]);
     }
     for (size_t j = 0; j <= row % T; j++) {
         size_t k = attention_qkv_at(n, row, j, 1), v = attention_qkv_at(n, row, j, 2);

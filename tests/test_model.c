@@ -359,7 +359,7 @@ static void test_loss_scale_is_saved(void **state) {
 static void never_finite(void *argument) {
     one_thread();
     Trainer *m = fp16_trainer("-x 100");
-    if (argument) number_put(FP16, store_at(&m->store, HOME_WEIGHTS, 0, 0), 0, NAN);
+    if (argument) number_put(FP16, store_pointer(&m->store, HOME_WEIGHTS, 0, 0), 0, NAN);
     else m->loss_scale = 0x1p120;
     run_of(m)->matmul_rate = 1;
     log_open(&run_of(m)->log, NULL, -1);
@@ -423,7 +423,7 @@ static void test_memory_formulas(void **state) {
         assert_int_equal(elements % NORM_CHUNK, 0);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_WEIGHTS], elements * size);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_MASTER], dtype == BF16 ? elements * 4 : 0);
-        size_t sums = round_up(elements / NORM_CHUNK * sizeof(double), MEMORY_ALIGN);
+        size_t sums = size_round_up(elements / NORM_CHUNK * sizeof(double), MEMORY_ALIGN);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_GRADIENTS], elements * 4 + sums);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_MOMENTS], elements * 8);
         close_trainer(m);
@@ -507,7 +507,7 @@ static void test_padding_stays_zero(void **state) {
     assert_true(wte->n_saved < wte->n_elements);
     for (size_t i = wte->n_saved; i < wte->n_elements; i++) {
         for (int home = HOME_GRADIENTS; home < HOMES; home++) assert_true(*home_at(m, home, 0, i) == 0);
-        assert_true(number_get(BF16, store_at(&m->store, HOME_WEIGHTS, 0, 0), i) == 0);
+        assert_true(number_get(BF16, store_pointer(&m->store, HOME_WEIGHTS, 0, 0), i) == 0);
     }
     close_trainer(m);
 }

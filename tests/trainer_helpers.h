@@ -39,7 +39,7 @@ static inline void one_thread(void) {
 
 // Element `at` of a block in a home that is in this process's memory.
 static inline float *home_at(const Trainer *m, int home, size_t block, size_t at) {
-    return (float *)(void *)store_at(&m->store, home, block, at);
+    return (float *)(void *)store_pointer(&m->store, home, block, at);
 }
 
 // Room for a block on the host, as transfers need it.
@@ -148,7 +148,7 @@ static const Overflow OVERFLOWS[] = {{10, 22.02, 0}, {15, 21.85, 1}, {14, 21.84,
 static inline uint64_t weights_hash(Trainer *m) {
     const size_t n_bytes = m->store.n_elements * number_size(m->config.dtype);
     void *copy = malloc(n_bytes);
-    device_download(m->context.device, copy, store_at(&m->store, HOME_WEIGHTS, 0, 0), n_bytes);
+    device_download(m->context.device, copy, store_pointer(&m->store, HOME_WEIGHTS, 0, 0), n_bytes);
     uint64_t hash = file_hash(0, copy, n_bytes);
     free(copy);
     return hash;

@@ -63,9 +63,9 @@ static inline void adamw_cpu(const AdamW *step, Dtype dtype, const AdamWOperands
     const size_t n_elements = of->n_elements, n_decay = of->n_decay;
     if (!step->apply) return;
 #pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
+    for (int64_t first = 0; first < (int64_t)n_elements; first += NUMBER_BLOCK) {
         const AdamW a = *step;
-        size_t i0 = (size_t)at, n = size_min(n_elements - i0, NUMBER_BLOCK);
+        size_t i0 = (size_t)first, n = size_min(n_elements - i0, NUMBER_BLOCK);
         float *w = (dtype == FP32 ? (float *)of->weights : of->master) + i0, *m = of->m + i0, *v = of->v + i0;
         const float *g = of->gradients + i0;
         size_t split = n_decay > i0 ? size_min(n_decay - i0, n) : 0;

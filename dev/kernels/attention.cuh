@@ -11,11 +11,12 @@
 #define ATTENTION_CUH
 
 #include "attention_mma.cuh"
+#include "warp.cuh"
 
 enum { ATTENTION_WARPS = 8, ATTENTION_PARTS = ATTENTION_HS_MOST / WARP, ATTENTION_STRIDE = ATTENTION_HS_MOST + 1 };
 
 // Element (row t of sequence b, channel c of head h) of the q, k, v (part 0, 1, 2; width 3C) or of out (part 0; C).
-__device__ static inline size_t attention_at(const AttentionShape &s, size_t width, size_t part, size_t head,
+__device__ static inline size_t attention_offset(const AttentionShape &s, size_t width, size_t part, size_t head,
                                              size_t t) {
     return (head / s.NH * s.T + t) * width + part * s.C + head % s.NH * s.HS;
 }
@@ -26,7 +27,7 @@ __device__ static inline void attention_load_tile(const AttentionShape &s, float
     for (size_t i = threadIdx.x; i < WARP * s.HS; i += ATTENTION_WARPS * WARP) {
         size_t row = i / s.HS, c = i % s.HS;
         float x = 0.0f;
-        if (t0 + row < s.T) x = number_get(s.dtype, base, attention_at(s, width, part, head, t0 + row) + c);
+        if (t0 + row < s.T) x = number_get(s.dtype, base, attention_offset(s, width, part, head, t0 + row) + c);
         tile[row][c] = x;
     }
 }
@@ -36,7 +37,7 @@ __device__ static inline void attention_load_row(const AttentionShape &s, float 
                                                  size_t part, size_t head, size_t t) {
     for (int i = 0; i < ATTENTION_PARTS; i++) {
         size_t c = threadIdx.x % WARP + (size_t)i * WARP;
-        row[i] = c < s.HS && t < s.T ? number_get(s.dtype, base, attention_at(s, width, part, head, t) + c) : 0.0f;
+        row[i] = c < s.HS && t < s.T ? number_get(s.dtype, base, attention_offset(s, width, part, head, t) + c) : 0.0f;
     }
 }
 
@@ -44,7 +45,7 @@ __device__ static inline void attention_store_row(const AttentionShape &s, void 
                                                   size_t head, size_t t, const float *row) {
     for (int i = 0; i < ATTENTION_PARTS; i++) {
         size_t c = threadIdx.x % WARP + (size_t)i * WARP;
-        if (c < s.HS) number_put(s.dtype, base, attention_at(s, width, part, head, t) + c, row[i]);
+        if (c < s.HS) number_put(s.dtype, base, attention_offset(s, width, part, head, t) + c, row[i]);
     }
 }
 
@@ -106,16 +107,16 @@ __global__ static void attention_forward_kernel(AttentionShape s, void *out, voi
         const float score = attention_dot(s, q, k_tile[lane]);
         float p = k0 + lane > t ? 0.0f : number_exp(fmaf(score, s.scale, -lse));
         if (s.kind == ATTENTION_PLAIN && t < s.T && k0 + lane < s.T) {
-            const size_t at = (head * s.T + t) * s.T + k0 + lane;
-            number_put(s.dtype, saved, at, p);
-            p = number_get(s.dtype, saved, at);
+            const size_t element = (head * s.T + t) * s.T + k0 + lane;
+            number_put(s.dtype, saved, element, p);
+            p = number_get(s.dtype, saved, element);
         }
         attention_add_rows(s, o, p, v_tile);
         __syncthreads();
     }
     if (t >= s.T) return;
     if (s.kind == ATTENTION_FUSED && lane == 0) ((float *)saved)[head * s.T + t] = lse;
-    for (size_t k = round_up(end, WARP) + lane; s.kind == ATTENTION_PLAIN && k < s.T; k += WARP) {
+    for (size_t k = size_round_up(end, WARP) + lane; s.kind == ATTENTION_PLAIN && k < s.T; k += WARP) {
         number_put(s.dtype, saved, (head * s.T + t) * s.T + k, 0.0f);
     }
     attention_store_row(s, out, s.C, 0, head, t, o);
@@ -136,7 +137,7 @@ static inline void attention_forward_cuda(Device *device, const AttentionShape *
         else attention_mma_forward<FP16>(device, shape, out, (float *)saved, qkv);
         return;
     }
-    CUDA_RUN_GRID(device, attention_forward_kernel, cuda_grid(ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH),
+    CUDA_RUN_GRID(device, attention_forward_kernel, cuda_grid(size_ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH),
                   ATTENTION_WARPS * WARP, 0, *s, out, saved, qkv);
 }
 
@@ -208,7 +209,7 @@ static inline void attention_backward_cuda(Device *device, const AttentionShape 
         else attention_mma_backward<FP16>(device, shape, dqkv, dout, qkv, out, lse, d);
         return;
     }
-    const dim3 grid = cuda_grid(ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH);
+    const dim3 grid = cuda_grid(size_ceil_div(s->T, ATTENTION_WARPS), s->B * s->NH);
     const int threads = ATTENTION_WARPS * WARP;
     CUDA_RUN_GRID(device, attention_row_products_kernel, grid, threads, 0, *s, d, out, dout);
     CUDA_RUN_GRID(device, attention_backward_q_kernel, grid, threads, 0, *s, dqkv, dout, qkv, saved, d);

@@ -22,6 +22,7 @@
 #define ATTENTION_H
 
 #include "../context.h"
+#include "../partials.h"
 #include "tile.h"
 
 typedef enum { ATTENTION_FUSED, ATTENTION_PLAIN } AttentionKind;
@@ -62,8 +63,8 @@ static inline AttentionShape attention_shape(const Attention *of, Dtype dtype) {
     s.C = of->C;
     s.NH = of->NH;
     s.HS = of->C / of->NH;
-    s.width = round_up(s.HS, TILE_N);
-    s.blocked = round_up(of->T, ATTENTION_BLOCK);
+    s.width = size_round_up(s.HS, TILE_N);
+    s.blocked = size_round_up(of->T, ATTENTION_BLOCK);
     s.scale = 1.0f / sqrtf((float)s.HS);
     return s;
 }
@@ -100,20 +101,20 @@ static inline void attention_product(AttentionProduct part, float *c, size_t ldc
 
 // nq rows of HS channels, as attention_pack_rows() left them.
 static inline AttentionRows attention_left_rows(const AttentionShape *s, const float *rows, size_t nq) {
-    const AttentionRows left = {rows, s->HS, ceil_div(nq, TILE_M)};
+    const AttentionRows left = {rows, s->HS, size_ceil_div(nq, TILE_M)};
     return left;
 }
 
 // n rows of a block of scores.
 static inline AttentionRows attention_left_scores(const float *scores, size_t n) {
-    const AttentionRows left = {scores, ATTENTION_BLOCK, ceil_div(n, TILE_M)};
+    const AttentionRows left = {scores, ATTENTION_BLOCK, size_ceil_div(n, TILE_M)};
     return left;
 }
 
 // Of the panels over keys that attention_pack_keys() left, those of keys k0 ... k0 + nk.
 static inline AttentionPanels attention_right_keys(const AttentionShape *s, const float *panels, size_t k0,
                                                    size_t nk) {
-    const AttentionPanels right = {panels + k0 * s->HS, s->HS * TILE_N, ceil_div(nk, TILE_N)};
+    const AttentionPanels right = {panels + k0 * s->HS, s->HS * TILE_N, size_ceil_div(nk, TILE_N)};
     return right;
 }
 
@@ -177,7 +178,7 @@ static inline size_t attention_forward_buffers(const AttentionShape *s, Attentio
         *pointers[i] = base ? base + total : NULL;
         total += sizes[i];
     }
-    return round_up(total, PARTIALS);
+    return size_round_up(total, PARTIALS);
 }
 
 // Softmax over one block of keys: rescales what was summed before. scores (not yet scaled) become P times
@@ -234,7 +235,7 @@ static inline void attention_forward_fused_block(const AttentionShape *s, const 
 
 // One row of P: scores (valid fp32 values) become the rounded, normalised row, zero after the query.
 static inline void attention_plain_row(const AttentionShape *s, float *scores, size_t valid, void *saved,
-                                       size_t saved_at) {
+                                       size_t saved_first) {
     float maximum = -FLT_MAX, sum = 0.0f;
     attention_online_row(scores, valid, s->T, s->scale, &maximum, &sum, NULL, 0);
     float inverse = 1.0f / sum;
@@ -242,8 +243,8 @@ static inline void attention_plain_row(const AttentionShape *s, float *scores, s
     for (size_t k = 0, n; k < s->T; k += n) {
         float view[NUMBER_BLOCK];
         n = size_min(s->T - k, NUMBER_BLOCK);
-        number_store(s->dtype, saved, saved_at + k, n, scores + k);
-        const float *rounded = number_load(s->dtype, saved, saved_at + k, n, view);
+        number_store(s->dtype, saved, saved_first + k, n, scores + k);
+        const float *rounded = number_load(s->dtype, saved, saved_first + k, n, view);
         memcpy(scores + k, rounded, n * sizeof(float));
     }
 }
@@ -261,7 +262,7 @@ static inline void attention_forward_plain_block(const AttentionShape *s, const 
         attention_plain_row(s, scores + i * s->blocked, q0 + i + 1, saved, (head * s->T + q0 + i) * s->T);
     }
     for (size_t k0 = 0; k0 <= q0; k0 += block) {
-        const AttentionRows probabilities = {scores + k0, s->blocked, ceil_div(nq, TILE_M)};
+        const AttentionRows probabilities = {scores + k0, s->blocked, size_ceil_div(nq, TILE_M)};
         attention_product(PRODUCT_FULL, o, s->width, probabilities,
                           attention_right_channels(s, x->v, s->blocked * TILE_N, k0), size_min(block, s->T - k0), true);
     }
@@ -325,7 +326,7 @@ static inline size_t attention_backward_buffers(const AttentionShape *s, Attenti
     size_t total = 0;
     for (int i = 0; i < 14; i++) {
         *pointers[i] = base ? base + total : NULL;
-        total += round_up(sizes[i], PARTIALS);
+        total += size_round_up(sizes[i], PARTIALS);
     }
     return total;
 }
@@ -384,11 +385,11 @@ static inline void attention_row_products(const AttentionShape *s, float *d, con
                                           TileSource rows, size_t q0, size_t nq) {
     for (size_t i = 0; i < nq; i++) {
         float partials[PARTIALS] = {0}, a_block[NUMBER_BLOCK], b_block[NUMBER_BLOCK];
-        size_t at = rows.first + (q0 + i) * rows.stride;
+        size_t row = rows.first + (q0 + i) * rows.stride;
         for (size_t c = 0, n; c < s->HS; c += n) {
             n = size_min(s->HS - c, NUMBER_BLOCK);
-            partials_add_products(partials, number_load(s->dtype, out, at + c, n, a_block),
-                               number_load(s->dtype, dout, at + c, n, b_block), n);
+            partials_add_products(partials, number_load(s->dtype, out, row + c, n, a_block),
+                               number_load(s->dtype, dout, row + c, n, b_block), n);
         }
         d[i] = partials_total(partials);
     }

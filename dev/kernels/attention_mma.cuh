@@ -193,18 +193,18 @@ __global__ static void __launch_bounds__(AttentionMmaForward<D>::WARPS *WARP, At
         mma_copies_wait();
         __syncthreads();  // the step is there, and the one before is done with
         if (k0 + STEP < end) {
-            const uint32_t at = (here ^ 1) * mma_tile_bytes(D, STEP);
+            const uint32_t offset = (here ^ 1) * mma_tile_bytes(D, STEP);
             k += STEP * stride;
-            mma_tile_load<D, STEP, THREADS>(k_tiles + at, k, stride, T - k0 - STEP, HS);
-            mma_tile_load<D, STEP, THREADS>(v_tiles + at, k + s.C, stride, T - k0 - STEP, HS);
+            mma_tile_load<D, STEP, THREADS>(k_tiles + offset, k, stride, T - k0 - STEP, HS);
+            mma_tile_load<D, STEP, THREADS>(v_tiles + offset, k + s.C, stride, T - k0 - STEP, HS);
         }
         if (w0 >= T || k0 >= w0 + 16 * M) continue;
-        const uint32_t at = here * mma_tile_bytes(D, STEP);
+        const uint32_t offset = here * mma_tile_bytes(D, STEP);
         float x[M][STEP / 8][4];
-        mma_rows_by_rows<DTYPE, D>(x, q_rows, k_tiles + at);
+        mma_rows_by_rows<DTYPE, D>(x, q_rows, k_tiles + offset);
         if (k0 + STEP - 1 > w0) attention_mma_mask<false>(x, w0 - k0);
         if (attention_mma_softmax(x, reference, sum, rescale, scale)) attention_mma_scale(o, rescale);
-        mma_add_product<DTYPE, D>(o, x, v_tiles + at);
+        mma_add_product<DTYPE, D>(o, x, v_tiles + offset);
     }
     if (w0 >= T) return;
     for (int i = 0; i < M; i++) {
@@ -244,7 +244,7 @@ __device__ __forceinline__ void attention_mma_row_products(float *d, const unsig
         float sum = 0.0f;
         if (row < n_rows && chunk * 8 < n_channels) {
             const uint4 a = *(const uint4 *)(o + (uint32_t)row * stride + chunk * 8);
-            const uint4 b = *(const uint4 *)(tile + mma_at(D, row, chunk));
+            const uint4 b = *(const uint4 *)(tile + mma_offset(D, row, chunk));
             const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
             for (int w = 0; w < 4; w++) {
@@ -303,24 +303,24 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
         mma_copies_wait();
         __syncthreads();  // the step is there, and the one before is done with
         if (k0 + STEP < end) {
-            const uint32_t at = (here ^ 1) * mma_tile_bytes(D, STEP);
+            const uint32_t offset = (here ^ 1) * mma_tile_bytes(D, STEP);
             k += STEP * stride;
-            mma_tile_load<D, STEP, THREADS>(k_tiles + at, k, stride, T - k0 - STEP, HS);
-            mma_tile_load<D, STEP, THREADS>(v_tiles + at, k + s.C, stride, T - k0 - STEP, HS);
+            mma_tile_load<D, STEP, THREADS>(k_tiles + offset, k, stride, T - k0 - STEP, HS);
+            mma_tile_load<D, STEP, THREADS>(v_tiles + offset, k + s.C, stride, T - k0 - STEP, HS);
         }
         if (w0 >= T || k0 >= w0 + 16 * M) continue;
-        const uint32_t at = here * mma_tile_bytes(D, STEP);
+        const uint32_t offset = here * mma_tile_bytes(D, STEP);
         float x[M][STEP / 8][4], dp[M][STEP / 8][4];
-        mma_rows_by_rows<DTYPE, D>(x, q_rows, k_tiles + at);
+        mma_rows_by_rows<DTYPE, D>(x, q_rows, k_tiles + offset);
         if (k0 + STEP - 1 > w0) attention_mma_mask<false>(x, w0 - k0);
-        mma_rows_by_rows<DTYPE, D>(dp, do_rows, v_tiles + at);
+        mma_rows_by_rows<DTYPE, D>(dp, do_rows, v_tiles + offset);
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {  // scores become dS
             const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
             const int row = attention_mma_row(i, e);
             x[i][j][e] = cuda_exp2(fmaf(x[i][j][e], scale, -lse_rows[w + row])) * (dp[i][j][e] - d_rows[w + row]);
         }
-        mma_add_product<DTYPE, D>(dq, x, k_tiles + at);
+        mma_add_product<DTYPE, D>(dq, x, k_tiles + offset);
     }
     if (w0 >= T) return;
     float by[M][2];
@@ -386,16 +386,16 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
         mma_copies_wait();
         __syncthreads();  // the step is there, and the one before is done with
         if (t0 + STEP < T) {
-            const uint32_t next = here ^ 1, at = next * mma_tile_bytes(D, STEP);
-            attention_mma_load_queries<D, STEP, THREADS>(s, q_tiles + at, do_tiles + at, rows + next * 2 * STEP * 4,
-                                                         queries, t0 + STEP);
+            const uint32_t next = here ^ 1, offset = next * mma_tile_bytes(D, STEP);
+            attention_mma_load_queries<D, STEP, THREADS>(s, q_tiles + offset, do_tiles + offset,
+                                                         rows + next * 2 * STEP * 4, queries, t0 + STEP);
         }
         if (w0 >= T || t0 + STEP <= w0) continue;
-        const uint32_t at = here * mma_tile_bytes(D, STEP);
+        const uint32_t offset = here * mma_tile_bytes(D, STEP);
         const float *step_lse = (const float *)(attention_mma_shared + ROWS_AT) + here * 2 * STEP;
         const float *step_d = step_lse + STEP;
         float p[M][STEP / 8][4], dp[M][STEP / 8][4];
-        mma_rows_by_rows<DTYPE, D>(p, k_rows, q_tiles + at);
+        mma_rows_by_rows<DTYPE, D>(p, k_rows, q_tiles + offset);
         if (t0 < w0 + 16 * M - 1) attention_mma_mask<true>(p, w0 - t0);
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {
@@ -403,14 +403,14 @@ __global__ static void __launch_bounds__(AttentionMmaBackward<D>::WARPS *WARP, A
             const float row_lse = CUDA_LOG2_E * step_lse[attention_mma_column(j, e)];
             p[i][j][e] = cuda_exp2(fmaf(p[i][j][e], scale, -row_lse));
         }
-        mma_add_product<DTYPE, D>(dv, p, do_tiles + at);
-        mma_rows_by_rows<DTYPE, D>(dp, v_rows, do_tiles + at);
+        mma_add_product<DTYPE, D>(dv, p, do_tiles + offset);
+        mma_rows_by_rows<DTYPE, D>(dp, v_rows, do_tiles + offset);
 #pragma unroll
         for (int n = 0; n < M * STEP / 2; n++) {
             const int i = n / (STEP / 2), j = n / 4 % (STEP / 8), e = n % 4;
             p[i][j][e] *= dp[i][j][e] - step_d[attention_mma_column(j, e)];
         }
-        mma_add_product<DTYPE, D>(dk, p, q_tiles + at);
+        mma_add_product<DTYPE, D>(dk, p, q_tiles + offset);
     }
     if (w0 >= T) return;
     float by[M][2];
@@ -436,8 +436,8 @@ static inline AttentionMma attention_mma_shape(size_t B, size_t T, size_t C, siz
     do {                                                                                                              \
         auto run = kernel;                                                                                            \
         CUDA_CHECK(cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared)));            \
-        CUDA_RUN(device, run, (s).heads * ceil_div((s).T, 16 * Cut::M * Cut::WARPS), Cut::WARPS * WARP, shared, s,    \
-                 __VA_ARGS__);                                                                                        \
+        const size_t blocks = (s).heads * size_ceil_div((s).T, 16 * Cut::M * Cut::WARPS);                             \
+        CUDA_RUN(device, run, blocks, Cut::WARPS * WARP, shared, s, __VA_ARGS__);                                     \
     } while (0)
 
 template <Dtype DTYPE, int D>

@@ -12,7 +12,7 @@ template <Dtype DTYPE, int N>
 __global__ static void bias_backward_kernel(float *sums, const void *dout, size_t rows, size_t OC) {
     __shared__ float shared[COLUMNS_WARPS * WARP * N];
     const size_t c0 = (size_t)blockIdx.x * WARP * N, c = c0 + threadIdx.x % WARP * N;
-    const size_t per_group = ceil_div(rows, gridDim.y), first = blockIdx.y * per_group;
+    const size_t per_group = size_ceil_div(rows, gridDim.y), first = blockIdx.y * per_group;
     const size_t last = size_min(rows, first + per_group);
     float own[N] = {};
 #pragma unroll 4
@@ -32,7 +32,7 @@ static inline void bias_backward_cuda(const Context *context, float *dbias, cons
     const size_t groups = bias_groups(device, rows);
     const bool wide = vector_is_wide(OC * number_size(dtype), dout, NULL, NULL, NULL);
     auto run = VECTOR_SELECT(dtype, wide, bias_backward_kernel);
-    const size_t across = ceil_div(OC, WARP * (wide ? vector_wide(dtype) : 1));
+    const size_t across = size_ceil_div(OC, WARP * (wide ? vector_wide(dtype) : 1));
     CUDA_RUN_GRID(device, run, cuda_grid(across, groups), CUDA_THREADS, 0, sums, dout, rows, OC);
     columns_total(device, dbias, NULL, OC, sums, groups, OC, add);
 }

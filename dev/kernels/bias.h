@@ -19,7 +19,7 @@ static inline size_t bias_groups(const Device *device, size_t rows) {
 
 static inline void bias_backward_cpu(Dtype dtype, float *dbias, const void *dout, size_t rows, size_t OC, bool add,
                                      float *sums) {
-    size_t per_group = ceil_div(rows, BIAS_GROUPS);
+    size_t per_group = size_ceil_div(rows, BIAS_GROUPS);
 #pragma omp parallel
     {
 #pragma omp for schedule(static)

@@ -7,6 +7,7 @@
 #define CLASSIFIER_CUH
 
 #include "vector.cuh"
+#include "warp.cuh"
 
 enum { CLASSIFIER_THREADS = 1024 };  // a block per row: few rows at a time, so that the second visit finds it in the L2
 

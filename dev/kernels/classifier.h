@@ -10,6 +10,7 @@
 #define CLASSIFIER_H
 
 #include "../context.h"
+#include "../partials.h"
 
 // What the classifier works on: `rows` rows of logits, of which V columns count.
 typedef struct {
@@ -45,7 +46,7 @@ static inline void classifier_row(Dtype dtype, const Classifier *c, size_t r, fl
     float block[NUMBER_BLOCK], maximum;
     if (target < 0) {
         c->losses[r] = 0.0f;
-        if (gradient) memset(number_at(dtype, logits, row), 0, Vp * number_size(dtype));
+        if (gradient) memset(number_pointer(dtype, logits, row), 0, Vp * number_size(dtype));
         return;
     }
     float log_sum = classifier_log_sum(dtype, logits, row, V, &maximum);  // differences first: logits may be large
@@ -59,7 +60,7 @@ static inline void classifier_row(Dtype dtype, const Classifier *c, size_t r, fl
         if ((size_t)target >= v && (size_t)target < v + n) d[(size_t)target - v] -= scale;
         number_store(dtype, logits, row + v, n, d);
     }
-    if (Vp > V) memset(number_at(dtype, logits, row + V), 0, (Vp - V) * number_size(dtype));
+    if (Vp > V) memset(number_pointer(dtype, logits, row + V), 0, (Vp - V) * number_size(dtype));
 }
 
 static inline void classifier_cpu(Dtype dtype, const Classifier *c, float scale, bool gradient) {

@@ -40,7 +40,8 @@ __global__ static void columns_total_kernel(float *to, float *rest, size_t n_fir
 
 static inline void columns_total(Device *device, float *to, float *rest, size_t n_first, const float *sums,
                                  size_t groups, size_t n, bool add) {
-    CUDA_RUN(device, columns_total_kernel, ceil_div(n, WARP), CUDA_THREADS, 0, to, rest, n_first, sums, groups, n, add);
+    CUDA_RUN(device, columns_total_kernel, size_ceil_div(n, WARP), CUDA_THREADS, 0, to, rest, n_first, sums, groups, n,
+             add);
 }
 
 #endif

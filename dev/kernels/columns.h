@@ -12,7 +12,7 @@ enum { COLUMNS_WARPS = 8, COLUMNS_GROUPS = 256 };
 
 // Groups for sums over `rows` rows on CUDA, each of at least `least` of them.
 static inline size_t columns_groups(size_t rows, size_t least) {
-    return size_max(1, size_min(COLUMNS_GROUPS, ceil_div(rows, least)));
+    return size_max(1, size_min(COLUMNS_GROUPS, size_ceil_div(rows, least)));
 }
 
 #ifdef __CUDACC__

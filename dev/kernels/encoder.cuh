@@ -13,15 +13,15 @@
 template <Dtype DTYPE, int N>
 __global__ static void encoder_forward_kernel(void *out, const int32_t *tokens, const void *wte, const void *wpe,
                                               size_t T, size_t C, size_t n_elements) {
-    vector_walk<N>(n_elements, [=](auto width, size_t at) {
+    vector_walk<N>(n_elements, [=](auto width, size_t first) {
         constexpr int W = decltype(width)::value;
-        const size_t bt = at / C, c = at % C;
+        const size_t bt = first / C, c = first % C;
         Vector<DTYPE, W> x, position;
         x.load(wte, (size_t)tokens[bt] * C + c);
         position.load(wpe, bt % T * C + c);
 #pragma unroll
         for (int i = 0; i < W; i++) x.x[i] += position.x[i];
-        x.store(out, at);
+        x.store(out, first);
     });
 }
 
@@ -60,14 +60,14 @@ __device__ __forceinline__ void encoder_sum_position(float *dwpe, const void *do
 
 // A warp's sum of rows positions[at ... stop) of dout; lanes beyond the channels read the last ones.
 template <Dtype DTYPE, int N>
-__device__ __forceinline__ Vector<FP32, N> encoder_sum_rows(const void *dout, const int32_t *positions, int32_t at,
+__device__ __forceinline__ Vector<FP32, N> encoder_sum_rows(const void *dout, const int32_t *positions, int32_t row,
                                                             int32_t stop, size_t C) {
     constexpr int LOADS = 4;  // on their way at the same time
     const size_t channel = encoder_channel<N>(), c = channel < C ? channel : C - N;
     const int32_t lane = (int32_t)(threadIdx.x % WARP);
     Vector<FP32, N> sum = {};
-    for (; at < stop; at += WARP) {
-        const int32_t mine = at + lane < stop ? positions[at + lane] : 0, rows = min(stop - at, WARP);
+    for (; row < stop; row += WARP) {
+        const int32_t mine = row + lane < stop ? positions[row + lane] : 0, rows = min(stop - row, WARP);
         for (int32_t i = 0; i < rows; i += LOADS) {
             Vector<DTYPE, N> x[LOADS] = {};  // what is not there adds zeros
 #pragma unroll
@@ -113,8 +113,9 @@ __global__ static void encoder_backward_kernel(EncoderTokens batch, float *dwte,
     for (uint32_t many = __ballot_sync(all, end - begin > ENCODER_ROWS); many != 0; many &= many - 1) {
         const int w = __ffs((int)many) - 1;
         const int32_t from = __shfl_sync(all, begin, w), to = __shfl_sync(all, end, w);
-        const int32_t portion = (int32_t)encoder_portion((size_t)(to - from)), at = from + (int32_t)warp * portion;
-        const Vector<FP32, N> sum = encoder_sum_rows<DTYPE, N>(dout, positions, at, min(at + portion, to), C);
+        const int32_t portion = (int32_t)encoder_portion((size_t)(to - from));
+        const int32_t first_row = from + (int32_t)warp * portion, end_row = min(first_row + portion, to);
+        const Vector<FP32, N> sum = encoder_sum_rows<DTYPE, N>(dout, positions, first_row, end_row, C);
         columns_store<N, true>(dwte + (size_t)tokens[positions[from]] * C + c0, C - c0, sum.x, shared);
     }
 }
@@ -124,10 +125,10 @@ static inline void encoder_backward_cuda(const Context *context, float *dwte, fl
     const Dtype dtype = context->dtype;
     const bool wide = vector_is_wide(C * number_size(dtype), dout, dwte, dwpe, NULL);
     auto run = VECTOR_SELECT(dtype, wide, encoder_backward_kernel);
-    const size_t slices = ceil_div(C, WARP * (wide ? (size_t)vector_wide(dtype) : 1));
+    const size_t slices = size_ceil_div(C, WARP * (wide ? (size_t)vector_wide(dtype) : 1));
     const size_t n_rows = add ? batch->T : maxT;  // of dwpe
-    const size_t position_blocks = ceil_div(n_rows, COLUMNS_WARPS);
-    const size_t token_blocks = ceil_div(batch->n_distinct, COLUMNS_WARPS);
+    const size_t position_blocks = size_ceil_div(n_rows, COLUMNS_WARPS);
+    const size_t token_blocks = size_ceil_div(batch->n_distinct, COLUMNS_WARPS);
     CUDA_RUN_GRID(context->device, run, cuda_grid(position_blocks + token_blocks, slices), CUDA_THREADS, 0, *batch,
                   dwte, dwpe, dout, position_blocks, n_rows, C, add);
 }

@@ -46,27 +46,29 @@ enum { ENCODER_PORTIONS = 8, ENCODER_ROWS = 32, ENCODER_CHANNELS = 128 };
 // is returned, where there is n. counts: scratch of V numbers. All tokens are below V.
 static inline size_t encoder_sort(int32_t *positions, int32_t *counts, const int32_t *tokens, size_t n, size_t V) {
     size_t n_distinct = 0;
-    int32_t *first = positions + n, at = 0;
+    int32_t *first = positions + n, next = 0;
     memset(counts, 0, V * sizeof(int32_t));
     for (size_t i = 0; i < n; i++) counts[tokens[i]]++;
     for (size_t v = 0; v < V; v++) {  // from here on, where the next one goes
         const int32_t count = counts[v];
-        if (count > 0) first[n_distinct++] = at;
-        counts[v] = at;
-        at += count;
+        if (count > 0) first[n_distinct++] = next;
+        counts[v] = next;
+        next += count;
     }
-    first[n_distinct] = at;
+    first[n_distinct] = next;
     for (size_t i = 0; i < n; i++) positions[counts[tokens[i]]++] = (int32_t)i;
     return n_distinct;
 }
 
 // Rows of a portion of a token's sum.
-HOST_DEVICE size_t encoder_portion(size_t rows) { return size_max(ENCODER_ROWS, ceil_div(rows, ENCODER_PORTIONS)); }
+HOST_DEVICE size_t encoder_portion(size_t rows) {
+    return size_max(ENCODER_ROWS, size_ceil_div(rows, ENCODER_PORTIONS));
+}
 
 // to[0 ... n) += a row's channels.
-static inline void encoder_add(Dtype dtype, float *to, const void *dout, size_t at, size_t n) {
+static inline void encoder_add(Dtype dtype, float *to, const void *dout, size_t first, size_t n) {
     float block[ENCODER_CHANNELS];
-    const float *x = number_load(dtype, dout, at, n, block);
+    const float *x = number_load(dtype, dout, first, n, block);
     for (size_t i = 0; i < n; i++) to[i] += x[i];
 }
 
@@ -74,7 +76,7 @@ static inline void encoder_backward_cpu(Dtype dtype, float *dwte, float *dwpe, c
                                         const EncoderTokens *batch, size_t maxT, size_t C, bool add) {
     const size_t B = batch->B, T = batch->T;
     const int32_t *tokens = batch->tokens, *positions = batch->positions, *first = positions + B * T;
-    const size_t shares = ceil_div(C, ENCODER_CHANNELS);
+    const size_t shares = size_ceil_div(C, ENCODER_CHANNELS);
 #pragma omp parallel for schedule(dynamic, 8)
     for (int64_t task = 0; task < (int64_t)(batch->n_distinct * shares); task++) {
         const size_t k = (size_t)task / shares, c = (size_t)task % shares * ENCODER_CHANNELS;
@@ -83,8 +85,8 @@ static inline void encoder_backward_cpu(Dtype dtype, float *dwte, float *dwpe, c
         float sum[ENCODER_CHANNELS] = {0}, *to = dwte + (size_t)tokens[positions[first[k]]] * C + c;
         for (size_t begin = (size_t)first[k]; begin < end; begin += portion) {
             float part[ENCODER_CHANNELS] = {0};
-            for (size_t at = begin; at < size_min(begin + portion, end); at++) {
-                encoder_add(dtype, part, dout, (size_t)positions[at] * C + c, n);
+            for (size_t row = begin; row < size_min(begin + portion, end); row++) {
+                encoder_add(dtype, part, dout, (size_t)positions[row] * C + c, n);
             }
             for (size_t i = 0; i < n; i++) sum[i] += part[i];
         }
@@ -93,10 +95,10 @@ static inline void encoder_backward_cpu(Dtype dtype, float *dwte, float *dwpe, c
 #pragma omp parallel for schedule(static)
     for (int64_t t = 0; t < (int64_t)(add ? T : maxT); t++) {
         for (size_t c = 0; c < C; c += ENCODER_CHANNELS) {
-            const size_t at = (size_t)t * C + c, n = size_min(C - c, ENCODER_CHANNELS);
+            const size_t channel = (size_t)t * C + c, n = size_min(C - c, ENCODER_CHANNELS);
             float sum[ENCODER_CHANNELS] = {0};
-            for (size_t b = 0; b < B && (size_t)t < T; b++) encoder_add(dtype, sum, dout, b * T * C + at, n);
-            for (size_t i = 0; i < n; i++) dwpe[at + i] = add ? dwpe[at + i] + sum[i] : sum[i];
+            for (size_t b = 0; b < B && (size_t)t < T; b++) encoder_add(dtype, sum, dout, b * T * C + channel, n);
+            for (size_t i = 0; i < n; i++) dwpe[channel + i] = add ? dwpe[channel + i] + sum[i] : sum[i];
         }
     }
 }

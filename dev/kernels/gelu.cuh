@@ -8,13 +8,13 @@
 #include "vector.cuh"
 
 template <Dtype DTYPE, int N> __global__ static void gelu_forward_kernel(void *out, const void *in, size_t n) {
-    vector_walk<N>(n, [=](auto width, size_t at) {
+    vector_walk<N>(n, [=](auto width, size_t first) {
         constexpr int W = decltype(width)::value;
         Vector<DTYPE, W> x;
-        x.load(in, at);
+        x.load(in, first);
 #pragma unroll
         for (int i = 0; i < W; i++) x.x[i] = gelu_scalar(x.x[i]);
-        x.store(out, at);
+        x.store(out, first);
     });
 }
 
@@ -27,14 +27,14 @@ static inline void gelu_forward_cuda(const Context *context, void *out, const vo
 
 template <Dtype DTYPE, int N>
 __global__ static void gelu_backward_kernel(void *dx, const void *dy, const void *in, size_t n) {
-    vector_walk<N>(n, [=](auto width, size_t at) {
+    vector_walk<N>(n, [=](auto width, size_t first) {
         constexpr int W = decltype(width)::value;
         Vector<DTYPE, W> x, d;
-        x.load(in, at);
-        d.load(dy, at);
+        x.load(in, first);
+        d.load(dy, first);
 #pragma unroll
         for (int i = 0; i < W; i++) d.x[i] = gelu_gradient_scalar(x.x[i], d.x[i]);
-        d.store(dx, at);
+        d.store(dx, first);
     });
 }
 
@@ -52,7 +52,7 @@ __global__ static void gelu_backward_bias_kernel(void *dx, float *sums, const vo
                                                  size_t C) {
     __shared__ float shared[COLUMNS_WARPS * WARP * N];
     const size_t c0 = (size_t)blockIdx.x * WARP * N, c = c0 + threadIdx.x % WARP * N;
-    const size_t per_group = ceil_div(rows, gridDim.y), first = blockIdx.y * per_group;
+    const size_t per_group = size_ceil_div(rows, gridDim.y), first = blockIdx.y * per_group;
     const size_t last = size_min(rows, first + per_group);
     float own[N] = {};
 #pragma unroll 2
@@ -77,7 +77,7 @@ static inline void gelu_backward_bias_cuda(const Context *context, void *dx, flo
     const size_t groups = bias_groups(context->device, rows);
     const bool wide = vector_is_wide(C * number_size(dtype), dx, dy, in, NULL);
     auto run = VECTOR_SELECT(dtype, wide, gelu_backward_bias_kernel);
-    const size_t across = ceil_div(C, WARP * (wide ? vector_wide(dtype) : 1));
+    const size_t across = size_ceil_div(C, WARP * (wide ? vector_wide(dtype) : 1));
     CUDA_RUN_GRID(context->device, run, cuda_grid(across, groups), CUDA_THREADS, 0, dx, sums, dy, in, rows, C);
 }
 

@@ -29,26 +29,26 @@ HOST_DEVICE float gelu_gradient_scalar(float x, float dy) {
 
 static inline void gelu_forward_cpu(Dtype dtype, void *out, const void *in, size_t n_elements) {
 #pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
+    for (int64_t first = 0; first < (int64_t)n_elements; first += NUMBER_BLOCK) {
         float in_block[NUMBER_BLOCK], out_block[NUMBER_BLOCK];
-        size_t n = size_min(n_elements - (size_t)at, NUMBER_BLOCK);
-        const float *x = number_load(dtype, in, (size_t)at, n, in_block);
-        float *y = number_target(dtype, out, (size_t)at, out_block);
+        size_t n = size_min(n_elements - (size_t)first, NUMBER_BLOCK);
+        const float *x = number_load(dtype, in, (size_t)first, n, in_block);
+        float *y = number_target(dtype, out, (size_t)first, out_block);
         for (size_t i = 0; i < n; i++) y[i] = gelu_scalar(x[i]);
-        number_store(dtype, out, (size_t)at, n, y);
+        number_store(dtype, out, (size_t)first, n, y);
     }
 }
 
 static inline void gelu_backward_cpu(Dtype dtype, void *dx, const void *dy, const void *in, size_t n_elements) {
 #pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
+    for (int64_t first = 0; first < (int64_t)n_elements; first += NUMBER_BLOCK) {
         float in_block[NUMBER_BLOCK], dy_block[NUMBER_BLOCK], dx_block[NUMBER_BLOCK];
-        size_t n = size_min(n_elements - (size_t)at, NUMBER_BLOCK);
-        const float *x = number_load(dtype, in, (size_t)at, n, in_block);
-        const float *d = number_load(dtype, dy, (size_t)at, n, dy_block);
-        float *to = number_target(dtype, dx, (size_t)at, dx_block);
+        size_t n = size_min(n_elements - (size_t)first, NUMBER_BLOCK);
+        const float *x = number_load(dtype, in, (size_t)first, n, in_block);
+        const float *d = number_load(dtype, dy, (size_t)first, n, dy_block);
+        float *to = number_target(dtype, dx, (size_t)first, dx_block);
         for (size_t i = 0; i < n; i++) to[i] = gelu_gradient_scalar(x[i], d[i]);
-        number_store(dtype, dx, (size_t)at, n, to);
+        number_store(dtype, dx, (size_t)first, n, to);
     }
 }
 

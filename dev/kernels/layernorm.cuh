@@ -9,6 +9,7 @@
 #define LAYERNORM_CUH
 
 #include "vector.cuh"
+#include "warp.cuh"
 
 enum { LAYERNORM_ROWS = CUDA_THREADS / WARP };  // of a block: one a warp
 
@@ -90,7 +91,7 @@ static inline void layernorm_forward_residual_cuda(const Context *context, void 
     const bool few = row_bytes <= 4 * 16 * WARP;
     auto run = a ? VECTOR_FORM(context->dtype, layernorm_residual_form, wide, few)
                  : VECTOR_FORM(context->dtype, layernorm_forward_form, wide, few);
-    CUDA_RUN(context->device, run, ceil_div(ln->rows, LAYERNORM_ROWS), CUDA_THREADS, 0, *ln, y, x, a, b);
+    CUDA_RUN(context->device, run, size_ceil_div(ln->rows, LAYERNORM_ROWS), CUDA_THREADS, 0, *ln, y, x, a, b);
 }
 
 static inline void layernorm_forward_cuda(const Context *context, void *y, const void *x, const LayerNorm *ln) {
@@ -116,7 +117,7 @@ __global__ static void layernorm_recompute_kernel(LayerNorm ln, void *y, const v
 static inline void layernorm_recompute_cuda(const Context *context, void *y, const void *x, const LayerNorm *ln) {
     const bool wide = vector_is_wide(ln->C * number_size(context->dtype), y, x, ln->w, ln->b);
     auto run = VECTOR_SELECT(context->dtype, wide, layernorm_recompute_kernel);
-    CUDA_RUN(context->device, run, ceil_div(ln->rows, LAYERNORM_ROWS), CUDA_THREADS, 0, *ln, y, x);
+    CUDA_RUN(context->device, run, size_ceil_div(ln->rows, LAYERNORM_ROWS), CUDA_THREADS, 0, *ln, y, x);
 }
 
 // A group's rows, one a warp at a time: dx, and the group's sums for dw and db (groups, 2, C), which a lane keeps for
@@ -125,7 +126,7 @@ template <Dtype DTYPE, int N, int HELD>
 __global__ static void __launch_bounds__(CUDA_THREADS)
     layernorm_backward_kernel(LayerNorm ln, void *dx, float *sums, const void *dy, const void *x, bool add) {
     __shared__ float shared[COLUMNS_WARPS * WARP * N];
-    const size_t per_group = ceil_div(ln.rows, gridDim.x), first = blockIdx.x * per_group, C = ln.C;
+    const size_t per_group = size_ceil_div(ln.rows, gridDim.x), first = blockIdx.x * per_group, C = ln.C;
     const size_t last = size_min(ln.rows, first + per_group), own = threadIdx.x % WARP * N;
     float dw[HELD][N] = {}, db[HELD][N] = {};
     for (size_t r = first + threadIdx.x / WARP; r < last; r += COLUMNS_WARPS) {
@@ -197,7 +198,7 @@ __global__ static void layernorm_backward_rows_kernel(Dtype dtype, LayerNorm ln,
 
 __global__ static void layernorm_backward_groups_kernel(Dtype dtype, LayerNorm ln, float *sums, const void *dy,
                                                         const void *x) {
-    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x, per_group = ceil_div(ln.rows, gridDim.y);
+    const size_t c = (size_t)blockIdx.x * CUDA_THREADS + threadIdx.x, per_group = size_ceil_div(ln.rows, gridDim.y);
     const size_t first = blockIdx.y * per_group, last = size_min(ln.rows, first + per_group), C = ln.C;
     float dw = 0.0f, db = 0.0f;
     if (c >= C) return;
@@ -221,14 +222,14 @@ static inline void layernorm_backward_cuda(const Context *context, void *dx, con
     Device *device = context->device;
     const Dtype dtype = context->dtype;
     const size_t groups = layernorm_groups(device, ln->rows), row_bytes = ln->C * number_size(dtype);
-    const size_t vectors = ceil_div(row_bytes, 16 * WARP);
+    const size_t vectors = size_ceil_div(row_bytes, 16 * WARP);
     if (vector_is_wide(row_bytes, dx, dy, x, ln->w) && vectors <= 8) {
         auto run = VECTOR_FORM(dtype, layernorm_backward_form, vectors <= 4);
         CUDA_RUN(device, run, groups, CUDA_THREADS, 0, *ln, dx, sums, dy, x, add_dx);
     } else {
-        CUDA_RUN(device, layernorm_backward_rows_kernel, ceil_div(ln->rows, LAYERNORM_ROWS), CUDA_THREADS, 0, dtype,
-                 *ln, dx, dy, x, add_dx);
-        CUDA_RUN_GRID(device, layernorm_backward_groups_kernel, cuda_grid(ceil_div(ln->C, CUDA_THREADS), groups),
+        CUDA_RUN(device, layernorm_backward_rows_kernel, size_ceil_div(ln->rows, LAYERNORM_ROWS), CUDA_THREADS, 0,
+                 dtype, *ln, dx, dy, x, add_dx);
+        CUDA_RUN_GRID(device, layernorm_backward_groups_kernel, cuda_grid(size_ceil_div(ln->C, CUDA_THREADS), groups),
                       CUDA_THREADS, 0, dtype, *ln, sums, dy, x);
     }
     columns_total(device, gradients->dw, gradients->db, ln->C, sums, groups, 2 * ln->C, gradients->add);

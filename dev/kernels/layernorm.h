@@ -12,6 +12,7 @@
 #define LAYERNORM_H
 
 #include "../context.h"
+#include "../partials.h"
 #include "columns.h"
 #include "residual.h"
 
@@ -142,7 +143,7 @@ static inline void layernorm_backward_row(Dtype dtype, void *dx, float *sums, co
 // sums: scratch (LAYERNORM_GROUPS, 2, C).
 static inline void layernorm_backward_cpu(Dtype dtype, void *dx, const LayerNormGradients *gradients, const void *dy,
                                           const void *x, const LayerNorm *ln, bool add_dx, float *sums) {
-    const size_t C = ln->C, per_group = ceil_div(ln->rows, LAYERNORM_GROUPS);
+    const size_t C = ln->C, per_group = size_ceil_div(ln->rows, LAYERNORM_GROUPS);
     const bool add = gradients->add;
     float *dw = gradients->dw, *db = gradients->db;
 #pragma omp parallel

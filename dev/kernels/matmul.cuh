@@ -106,7 +106,7 @@ static inline void matmul_cuda_destroy(MatmulCuda *kept) {
 static inline void matmul_cuda(Device *device, const MatmulShape *s, const MatmulCuda *kept, void *c, const void *a,
                                const void *b, const void *bias, void *workspace) {
     const float one = 1.0f, beta = s->add ? 1.0f : 0.0f;
-    workspace = (void *)round_up((uintptr_t)workspace, MATMUL_WORKSPACE_ALIGN);
+    workspace = (void *)size_round_up((uintptr_t)workspace, MATMUL_WORKSPACE_ALIGN);
     if (!kept->operation) die("a product of matrices was not planned; this is a bug, please report the command line");
     if (kept->own_kernel) {
         CUDA_RUN(device, matmul_plain_kernel, cuda_blocks(s->M * s->N), CUDA_THREADS, 0, *s, c, a, b, bias);

@@ -107,11 +107,11 @@ static inline void matmul_use_tiles(const Device *device, MatmulEntry *entry) {
 }
 
 static inline MatmulEntry *matmul_lookup(Matmul *matmul, const MatmulShape *shape) {
-    for (size_t i = 0, at = matmul->last; i < matmul->n_entries; i++, at++) {
-        if (at >= matmul->n_entries) at = 0;
-        if (memcmp(&matmul->entries[at].shape, shape, sizeof(*shape)) != 0) continue;
-        matmul->last = at;
-        return &matmul->entries[at];
+    for (size_t i = 0, index = matmul->last; i < matmul->n_entries; i++, index++) {
+        if (index >= matmul->n_entries) index = 0;
+        if (memcmp(&matmul->entries[index].shape, shape, sizeof(*shape)) != 0) continue;
+        matmul->last = index;
+        return &matmul->entries[index];
     }
     return NULL;
 }

@@ -30,7 +30,7 @@ typedef struct {
 
 // The size of equal parts of n, at most `most` each, in multiples of `unit`.
 static inline size_t matmul_part(size_t n, size_t most, size_t unit) {
-    return round_up(ceil_div(n, ceil_div(n, most)), unit);
+    return size_round_up(size_ceil_div(n, size_ceil_div(n, most)), unit);
 }
 
 static inline MatmulCut matmul_cut(const MatmulShape *s, int threads) {
@@ -42,8 +42,8 @@ static inline MatmulCut matmul_cut(const MatmulShape *s, int threads) {
     cut.lda = cut.K + MATMUL_LINE;
     cut.panel = cut.K * TILE_N + MATMUL_LINE;
     cut.unit_n = matmul_part(cut.N, size_max(MATMUL_UNIT / cut.K, TILE_N), TILE_N);
-    size_t across = ceil_div(cut.N, cut.unit_n), down = ceil_div(MATMUL_UNITS * (size_t)threads, across);
-    cut.unit_m = matmul_part(cut.M, ceil_div(cut.M, down), TILE_M);
+    size_t across = size_ceil_div(cut.N, cut.unit_n), down = size_ceil_div(MATMUL_UNITS * (size_t)threads, across);
+    cut.unit_m = matmul_part(cut.M, size_ceil_div(cut.M, down), TILE_M);
     cut.direct = s->a_dtype == FP32 && !s->a_transposed;
     cut.parted = cut.K < s->K;
     cut.a = (cut.direct ? (size_t)TILE_M : cut.M) * cut.lda;
@@ -99,8 +99,8 @@ static inline void matmul_pack(const MatmulTiled *p, const MatmulRange *r, bool 
     TileSource b_from = {s->b_dtype, p->b, 0, s->b_transposed ? s->K : s->N};
     const size_t m0 = cut->direct ? r->m0 + (r->m1 - r->m0) / TILE_M * TILE_M : r->m0, K = r->k1 - r->k0;
     const size_t a_step = s->a_transposed ? 32 : 8 * TILE_M, b_step = s->b_transposed ? 2 * TILE_N : 32;
-    const size_t a_steps = pack_a ? ceil_div(s->a_transposed ? K : r->m1 - m0, a_step) : 0;
-    const size_t b_steps = pack_b ? ceil_div(s->b_transposed ? r->n1 - r->n0 : K, b_step) : 0;
+    const size_t a_steps = pack_a ? size_ceil_div(s->a_transposed ? K : r->m1 - m0, a_step) : 0;
+    const size_t b_steps = pack_b ? size_ceil_div(s->b_transposed ? r->n1 - r->n0 : K, b_step) : 0;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t step = 0; step < (int64_t)(a_steps + b_steps); step++) {
         size_t i = (size_t)step;
@@ -151,14 +151,15 @@ static inline void matmul_tiled_cpu(const MatmulShape *s, void *c, const void *a
     const MatmulTiled p = {s, cut, c, a, b, bias, workspace, packed_b, sums};
     // Super-blocks in rows, parts of K innermost: A stays packed along a row if it has one part, B if the row also has
     // only one super-block.
-    const size_t across = ceil_div(s->N, cut.N), parts = ceil_div(s->K, cut.K);
-    const size_t steps = ceil_div(s->M, cut.M) * across * parts;
+    const size_t across = size_ceil_div(s->N, cut.N), parts = size_ceil_div(s->K, cut.K);
+    const size_t steps = size_ceil_div(s->M, cut.M) * across * parts;
 #pragma omp parallel
     for (size_t step = 0; step < steps; step++) {
         size_t m = step / parts / across, n = step / parts % across, k = step % parts;
         MatmulRange r = {m * cut.M, size_min((m + 1) * cut.M, s->M), n * cut.N, size_min((n + 1) * cut.N, s->N),
                          k * cut.K, size_min((k + 1) * cut.K, s->K)};
-        size_t columns = ceil_div(r.n1 - r.n0, cut.unit_n), units = columns * ceil_div(r.m1 - r.m0, cut.unit_m);
+        const size_t columns = size_ceil_div(r.n1 - r.n0, cut.unit_n);
+        const size_t units = columns * size_ceil_div(r.m1 - r.m0, cut.unit_m);
         matmul_pack(&p, &r, parts > 1 || n == 0, parts > 1 || across > 1 || m == 0);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t unit = 0; unit < (int64_t)units; unit++) {

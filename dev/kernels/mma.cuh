@@ -92,15 +92,17 @@ __host__ __device__ constexpr int mma_tile_bytes(int D, int rows) { return rows 
 // Byte of chunk c of row r. Tiles begin at multiples of a row's bytes and 8 rows keep places, so the address of chunk
 // c ^ d is that of chunk c exchanged with 16 d by one instruction, and rows 8 apart are a constant apart: a lane needs
 // one register per tile.
-__host__ __device__ constexpr int mma_at(int D, int r, int c) { return r * mma_pitch(D) * 2 + ((c ^ (r & 7)) << 4); }
-__host__ __device__ constexpr uint32_t mma_move(int D, uint32_t at, int chunks, int rows) {
-    return (at ^ (uint32_t)(chunks << 4)) + (uint32_t)(rows * mma_pitch(D) * 2);
+__host__ __device__ constexpr int mma_offset(int D, int r, int c) {
+    return r * mma_pitch(D) * 2 + ((c ^ (r & 7)) << 4);
+}
+__host__ __device__ constexpr uint32_t mma_move(int D, uint32_t address, int chunks, int rows) {
+    return (address ^ (uint32_t)(chunks << 4)) + (uint32_t)(rows * mma_pitch(D) * 2);
 }
 
 // Of 8 accesses to 16 bytes side by side (a phase): no two in the same banks (32 of 4 bytes).
 constexpr bool mma_conflict_free(int D, int r, int r_step, int c, int c_step) {
     int taken = 0;
-    for (int i = 0; i < 8; i++) taken |= 1 << (mma_at(D, r + i * r_step, c + i * c_step) >> 4 & 7);
+    for (int i = 0; i < 8; i++) taken |= 1 << (mma_offset(D, r + i * r_step, c + i * c_step) >> 4 & 7);
     return taken == 0xff;
 }
 
@@ -122,12 +124,13 @@ __device__ __forceinline__ void mma_tile_load(uint32_t tile, const uint16_t *fro
     constexpr int CHUNKS = mma_pitch(D) / 8, STEP = THREADS / CHUNKS;
     static_assert(STEP % 8 == 0 && ROWS % STEP == 0, "a thread keeps its place in every row");
     const int chunk = (int)threadIdx.x % CHUNKS, first = (int)threadIdx.x / CHUNKS;
-    const uint16_t *at = from + ((uint32_t)first * stride + (uint32_t)chunk * 8);
+    const uint16_t *source = from + ((uint32_t)first * stride + (uint32_t)chunk * 8);
     if (chunk >= D / 8) return;
     n_rows = chunk * 8 < n_channels ? n_rows - first : 0;
 #pragma unroll
     for (int row = 0; row < ROWS; row += STEP) {  // what isn't there isn't read
-        mma_copy_16(tile + (uint32_t)mma_at(D, first + row, chunk), at + (size_t)row * stride, row < n_rows ? 16 : 0);
+        mma_copy_16(tile + (uint32_t)mma_offset(D, first + row, chunk), source + (size_t)row * stride,
+                    row < n_rows ? 16 : 0);
     }
 }
 
@@ -146,13 +149,13 @@ __device__ __forceinline__ void mma_load_transposed(uint32_t (&r)[4], uint32_t a
 
 template <int D, int M> struct MmaShared {
     enum { UNROLL = 2 };  // how far the compiler looks ahead; more takes registers
-    uint32_t at;  // of this lane's row in the first of four 8 x 8 pieces: below each other first, then channels
+    uint32_t address;  // of this lane's row in the first of four 8 x 8 pieces: below each other first, then channels
     __device__ __forceinline__ MmaShared(uint32_t tile, int first) {
         const int lane = (int)threadIdx.x % WARP;
-        at = tile + (uint32_t)mma_at(D, first + lane % 16, lane / 16);
+        address = tile + (uint32_t)mma_offset(D, first + lane % 16, lane / 16);
     }
     __device__ __forceinline__ void get(uint32_t (&a)[4], int i, int k) const {
-        mma_load(a, mma_move(D, at, 2 * k, 16 * i));
+        mma_load(a, mma_move(D, address, 2 * k, 16 * i));
     }
 };
 
@@ -177,7 +180,7 @@ template <int D, int M> struct MmaHeld {
 template <Dtype DTYPE, int D, int M, int N, typename Rows>
 __device__ __forceinline__ void mma_rows_by_rows(float (&c)[M][N][4], const Rows &x, uint32_t y) {
     const int lane = (int)threadIdx.x % WARP;  // four pieces: their channels beside each other first, then rows
-    const uint32_t at = y + (uint32_t)mma_at(D, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const uint32_t address = y + (uint32_t)mma_offset(D, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int i = 0; i < M * N * 4; i++) c[i / 4 / N][i / 4 % N][i % 4] = 0.0f;
 #pragma unroll Rows::UNROLL
@@ -188,7 +191,7 @@ __device__ __forceinline__ void mma_rows_by_rows(float (&c)[M][N][4], const Rows
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
             uint32_t b[4];
-            mma_load(b, mma_move(D, at, 2 * k, 8 * j));
+            mma_load(b, mma_move(D, address, 2 * k, 8 * j));
 #pragma unroll
             for (int i = 0; i < M; i++) {
                 Mma<DTYPE>::multiply(c[i][j], a[i], b[0], b[1]);
@@ -202,7 +205,7 @@ __device__ __forceinline__ void mma_rows_by_rows(float (&c)[M][N][4], const Rows
 template <Dtype DTYPE, int D, int M, int N>
 __device__ __forceinline__ void mma_add_product(float (&c)[M][D / 8][4], const float (&p)[M][N][4], uint32_t y) {
     const int lane = (int)threadIdx.x % WARP;
-    const uint32_t at = y + (uint32_t)mma_at(D, lane % 16, lane / 16);
+    const uint32_t address = y + (uint32_t)mma_offset(D, lane % 16, lane / 16);
 #pragma unroll
     for (int k = 0; k < N; k += 2) {
         uint32_t a[M][4];
@@ -217,7 +220,7 @@ __device__ __forceinline__ void mma_add_product(float (&c)[M][D / 8][4], const f
 #pragma unroll
         for (int j = 0; j < D / 8; j += 2) {
             uint32_t b[4];
-            mma_load_transposed(b, mma_move(D, at, j, 8 * k));
+            mma_load_transposed(b, mma_move(D, address, j, 8 * k));
 #pragma unroll
             for (int i = 0; i < M; i++) {
                 Mma<DTYPE>::multiply(c[i][j], a[i], b[0], b[1]);
@@ -242,7 +245,8 @@ __device__ __forceinline__ void mma_store_rows(uint16_t *to, size_t stride, int 
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int row = first + 16 * i + 8 * h + g;
-                *(uint32_t *)(tile + mma_at(D, row, j) + 4 * t) = Mma<DTYPE>::pack(c[i][j][2 * h], c[i][j][2 * h + 1]);
+                uint32_t *to = (uint32_t *)(tile + mma_offset(D, row, j) + 4 * t);
+                *to = Mma<DTYPE>::pack(c[i][j][2 * h], c[i][j][2 * h + 1]);
             }
         }
     }
@@ -250,7 +254,7 @@ __device__ __forceinline__ void mma_store_rows(uint16_t *to, size_t stride, int 
     const int chunk = lane % CHUNKS;
     for (int row = first + lane / CHUNKS; row < first + 16 * M && row < n_rows; row += STEP) {
         if (chunk * 8 >= n_channels) continue;
-        *(uint4 *)(to + row * stride + chunk * 8) = *(const uint4 *)(tile + mma_at(D, row, chunk));
+        *(uint4 *)(to + row * stride + chunk * 8) = *(const uint4 *)(tile + mma_offset(D, row, chunk));
     }
 }
 

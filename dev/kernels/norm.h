@@ -10,6 +10,7 @@
 #define NORM_H
 
 #include "../device.h"
+#include "../partials.h"
 
 enum { NORM_CHUNK = 4096, NORM_PARTIALS = 256 };
 

@@ -6,14 +6,14 @@
 
 template <Dtype DTYPE, int N>
 __global__ static void residual_forward_kernel(void *out, const void *a, const void *b, size_t n) {
-    vector_walk<N>(n, [=](auto width, size_t at) {
+    vector_walk<N>(n, [=](auto width, size_t first) {
         constexpr int W = decltype(width)::value;
         Vector<DTYPE, W> x, y;
-        x.load(a, at);
-        y.load(b, at);
+        x.load(a, first);
+        y.load(b, first);
 #pragma unroll
         for (int i = 0; i < W; i++) x.x[i] += y.x[i];
-        x.store(out, at);
+        x.store(out, first);
     });
 }
 

@@ -7,19 +7,19 @@
 
 #include "../context.h"
 
-// Elements at ... at + n, n <= NUMBER_BLOCK.
-static inline void residual_block(Dtype dtype, void *out, const void *a, const void *b, size_t at, size_t n) {
+// Elements first ... first + n, n <= NUMBER_BLOCK.
+static inline void residual_block(Dtype dtype, void *out, const void *a, const void *b, size_t first, size_t n) {
     float a_block[NUMBER_BLOCK], b_block[NUMBER_BLOCK], out_block[NUMBER_BLOCK];
-    const float *x = number_load(dtype, a, at, n, a_block), *y = number_load(dtype, b, at, n, b_block);
-    float *z = number_target(dtype, out, at, out_block);
+    const float *x = number_load(dtype, a, first, n, a_block), *y = number_load(dtype, b, first, n, b_block);
+    float *z = number_target(dtype, out, first, out_block);
     for (size_t i = 0; i < n; i++) z[i] = x[i] + y[i];
-    number_store(dtype, out, at, n, z);
+    number_store(dtype, out, first, n, z);
 }
 
 static inline void residual_forward_cpu(Dtype dtype, void *out, const void *a, const void *b, size_t n_elements) {
 #pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < (int64_t)n_elements; at += NUMBER_BLOCK) {
-        residual_block(dtype, out, a, b, (size_t)at, size_min(n_elements - (size_t)at, NUMBER_BLOCK));
+    for (int64_t first = 0; first < (int64_t)n_elements; first += NUMBER_BLOCK) {
+        residual_block(dtype, out, a, b, (size_t)first, size_min(n_elements - (size_t)first, NUMBER_BLOCK));
     }
 }
 

@@ -10,38 +10,14 @@
 #define TILE_H
 
 #include "../number.h"
+#include "vec.h"
 
-#if defined(__AVX512F__) && !defined(__CUDA_ARCH__)
-enum { VEC = 16, TILE_M = 12, TILE_N = 2 * VEC };
-typedef __m512 Vec;
-static inline Vec vec_load(const float *x) { return _mm512_loadu_ps(x); }
-static inline void vec_store(float *x, Vec v) { _mm512_storeu_ps(x, v); }
-static inline Vec vec_all(float x) { return _mm512_set1_ps(x); }
-static inline Vec vec_fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-#elif defined(__AVX2__) && defined(__FMA__) && !defined(__CUDA_ARCH__)
-enum { VEC = 8, TILE_M = 6, TILE_N = 2 * VEC };
-typedef __m256 Vec;
-static inline Vec vec_load(const float *x) { return _mm256_loadu_ps(x); }
-static inline void vec_store(float *x, Vec v) { _mm256_storeu_ps(x, v); }
-static inline Vec vec_all(float x) { return _mm256_set1_ps(x); }
-static inline Vec vec_fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+#if VEC == 16
+enum { TILE_M = 12, TILE_N = 2 * VEC };
+#elif VEC == 8
+enum { TILE_M = 6, TILE_N = 2 * VEC };
 #else
-enum { VEC = 4, TILE_M = 4, TILE_N = 2 * VEC };
-typedef struct { float x[4]; } Vec;
-static inline Vec vec_load(const float *x) {
-    Vec v;
-    memcpy(v.x, x, sizeof(v.x));
-    return v;
-}
-static inline void vec_store(float *x, Vec v) { memcpy(x, v.x, sizeof(v.x)); }
-static inline Vec vec_all(float x) {
-    Vec v = {{x, x, x, x}};
-    return v;
-}
-static inline Vec vec_fma(Vec a, Vec b, Vec c) {
-    for (int i = 0; i < 4; i++) c.x[i] = fmaf(a.x[i], b.x[i], c.x[i]);
-    return c;
-}
+enum { TILE_M = 4, TILE_N = 2 * VEC };
 #endif
 
 // One tile; c has rows of ldc floats and TILE_M x TILE_N valid elements, a's rows lie lda >= K floats apart.
@@ -113,8 +89,8 @@ static inline void tile_copy(float *to, size_t ldt, const TileSource *from, size
     for (size_t i = 0; i < n_rows; i++) {
         for (size_t j = 0, n; j < n_columns; j += n) {
             n = size_min(n_columns - j, NUMBER_BLOCK);
-            size_t at = from->first + (row0 + i) * from->stride + column0 + j;
-            memcpy(to + i * ldt + j, number_load(from->dtype, from->base, at, n, block), n * sizeof(float));
+            size_t element = from->first + (row0 + i) * from->stride + column0 + j;
+            memcpy(to + i * ldt + j, number_load(from->dtype, from->base, element, n, block), n * sizeof(float));
         }
     }
 }
@@ -129,8 +105,8 @@ static inline void tile_copy_transposed(float *to, size_t ldt, const TileSource 
             const float *rows[8];
             size_t m = size_min(n_rows - i, 8), whole = m == 8 ? n / 8 * 8 : 0;
             for (size_t r = 0; r < m; r++) {
-                size_t at = from->first + (row0 + i + r) * from->stride + column0 + j;
-                rows[r] = number_load(from->dtype, from->base, at, n, blocks[r]);
+                size_t element = from->first + (row0 + i + r) * from->stride + column0 + j;
+                rows[r] = number_load(from->dtype, from->base, element, n, blocks[r]);
             }
             size_t ldf = from->dtype == FP32 ? from->stride : (size_t)TILE_STRIP;
             for (size_t k = 0; k < whole; k += 8) {
@@ -147,7 +123,7 @@ static inline void tile_copy_transposed(float *to, size_t ldt, const TileSource 
 // number of tiles. across: the source's rows are k and its columns i.
 static inline void tile_pack_a(float *to, size_t lda, const TileSource *from, bool across, size_t i0, size_t i_end,
                                size_t k0, size_t K) {
-    size_t n = i_end - i0, padded = round_up(n, TILE_M);
+    size_t n = i_end - i0, padded = size_round_up(n, TILE_M);
     if (across) tile_copy_transposed(to, lda, from, k0, K, i0, n);
     else tile_copy(to, lda, from, i0, n, k0, K);
     for (size_t i = n; i < padded; i++) memset(to + i * lda, 0, K * sizeof(float));

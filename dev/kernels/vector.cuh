@@ -37,14 +37,14 @@ template <Dtype DTYPE, int N> struct Vector {
     float x[N];
     static constexpr int WORDS = N * (DTYPE == FP32 ? 4 : 2) / 4;  // 0: half a word
 
-    // Elements at ... at + N of an array; `at` is a multiple of N.
-    __device__ __forceinline__ void load(const void *base, size_t at) {
+    // Elements first ... first + N of an array; `first` is a multiple of N.
+    __device__ __forceinline__ void load(const void *base, size_t first) {
         if constexpr (WORDS == 0 || N == 1) {
-            x[0] = number_get(DTYPE, base, at);
+            x[0] = number_get(DTYPE, base, first);
         } else {
             uint32_t words[WORDS];
             *(typename VectorWords<WORDS>::Type *)words =
-                *(const typename VectorWords<WORDS>::Type *)number_at_const(DTYPE, base, at);
+                *(const typename VectorWords<WORDS>::Type *)number_pointer_const(DTYPE, base, first);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 if constexpr (DTYPE == FP32) x[i] = number_of_bits(words[i]);
@@ -60,9 +60,9 @@ template <Dtype DTYPE, int N> struct Vector {
         for (int i = 0; i < N; i++) x[i] = DTYPE == FP32 ? x[i] : number_from_16(DTYPE, number_to_16(DTYPE, x[i]));
     }
 
-    __device__ __forceinline__ void store(void *base, size_t at) const {
+    __device__ __forceinline__ void store(void *base, size_t first) const {
         if constexpr (WORDS == 0 || N == 1) {
-            number_put(DTYPE, base, at, x[0]);
+            number_put(DTYPE, base, first, x[0]);
         } else {
             uint32_t words[WORDS];
 #pragma unroll
@@ -74,7 +74,7 @@ template <Dtype DTYPE, int N> struct Vector {
                     words[i] = low | high << 16;
                 }
             }
-            *(typename VectorWords<WORDS>::Type *)number_at(DTYPE, base, at) =
+            *(typename VectorWords<WORDS>::Type *)number_pointer(DTYPE, base, first) =
                 *(const typename VectorWords<WORDS>::Type *)words;
         }
     }
@@ -85,7 +85,7 @@ template <int N> struct VectorWidth {
     static constexpr int value = N;
 };
 
-// work(width, at) for all n elements, by the whole grid: vectors, then what is left over.
+// work(width, first) for all n elements, by the whole grid: vectors, then what is left over.
 template <int N, typename Work> __device__ __forceinline__ void vector_walk(size_t n, Work work) {
     const size_t step = (size_t)gridDim.x * blockDim.x, first = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (size_t i = first; i < n / N; i += step) work(VectorWidth<N>(), i * N);
@@ -106,7 +106,7 @@ template <int N, typename Work> __device__ __forceinline__ void vector_walk(size
 
 // Blocks for a vector per thread.
 static inline size_t vector_blocks(Dtype dtype, bool wide, size_t n_elements) {
-    return cuda_blocks(ceil_div(n_elements, wide ? (size_t)vector_wide(dtype) : 1));
+    return cuda_blocks(size_ceil_div(n_elements, wide ? (size_t)vector_wide(dtype) : 1));
 }
 
 // Whether addresses and a row's bytes are multiples of 16.

@@ -86,7 +86,7 @@ static uint16_t bf16_round(float value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static float number_at(dnnl_data_type_t type, const void *base, dnnl_dim_t at) {
+static float number_pointer(dnnl_data_type_t type, const void *base, dnnl_dim_t at) {
     return type == dnnl_bf16 ? bf16_value(((const uint16_t *)base)[at]) : ((const float *)base)[at];
 }
 
@@ -150,8 +150,8 @@ static void tile_store(const Execution *e, Sums sums, dnnl_dim_t m, dnnl_dim_t n
         for (dnnl_dim_t j = 0; j < n_columns; j++) {
             const dnnl_dim_t at = (m + i) * steps[0] + (n + j) * steps[1];
             float value = sums[i][j];
-            if (e->bias) value += number_at(p->bias.data_type, e->bias, n + j);
-            if (p->sum) value += number_at(p->c.data_type, e->c, at);
+            if (e->bias) value += number_pointer(p->bias.data_type, e->bias, n + j);
+            if (p->sum) value += number_pointer(p->c.data_type, e->c, at);
             if (p->c.data_type == dnnl_bf16) ((uint16_t *)e->c)[at] = bf16_round(value);
             else ((float *)e->c)[at] = value;
         }
