@@ -722,13 +722,13 @@ static void run_check(Run *r) {
     int n = snprintf(message, sizeof(message),
                      "does not fit%s: the plan needs %zu bytes (%.1f MiB, peak in phase %s), %zu bytes (%.1f MiB) are "
                      "usable (%.3g %% headroom). ", tier == TIER_HOST ? " in the host's memory" : "",
-                     needed, report_mib(needed), PHASE_NAMES[ledger_peak_phase(plan, tier)], usable,
+                     needed, report_mib(needed), ledger_phase_name(ledger_peak_phase(plan, tier)), usable,
                      report_mib(usable), o->headroom);
     if (plan_search(&r->planner, &r->job.config, plan, &budget, tier, &least, flags, sizeof(flags))) {
         snprintf(message + n, sizeof(message) - (size_t)n, "This would fit: %s", flags);
     } else {
         snprintf(message + n, sizeof(message) - (size_t)n, "No flags make it fit: the least is %.1f MiB on the %s. "
-                 "Take a smaller -e, -t or --vocab", report_mib(least), TIER_NAMES[tier]);
+                 "Take a smaller -e, -t or --vocab", report_mib(least), ledger_tier_name(tier));
     }
     if (!o->plan) die("%s", message);
     printf("%s\n", message);
@@ -883,7 +883,7 @@ static Run *run_open(int argc, char **argv) {
 
 static void run_close(Run *r) {
     trainer_close(&r->trainer);
-    if (r->memory.plan) memory_close(&r->memory);
+    if (r->memory.planned) memory_close(&r->memory);
     device_close(&r->device);
     ranks_close(&r->ranks);
     job_close(&r->job);

@@ -88,7 +88,7 @@ static inline double config_flops_per_token(const Config *config) {
 // weights, (N-1)/N of each. More micro-batches of stage 2 and 3, and the gathers of stage 3, come on top.
 static inline size_t config_least_sent(const Config *c, int n_ranks) {
     size_t N = (size_t)n_ranks, n = layout_parameters(&c->shape);
-    size_t gathered = c->place.stage == 0 ? sizeof(float) : number_size(c->dtype);
+    size_t gathered = placement_updates_shard(&c->place) ? number_size(c->dtype) : sizeof(float);
     return n * (N - 1) / N * (sizeof(float) + gathered);
 }
 
@@ -96,11 +96,12 @@ static inline size_t config_least_sent(const Config *c, int n_ranks) {
 static inline size_t config_least_written(const Config *c, int n_ranks) {
     const Placement *p = &c->place;
     size_t N = (size_t)n_ranks, n = layout_parameters(&c->shape), size = number_size(c->dtype), n_bytes = 0;
-    if (p->optimizer == TIER_DISK) {
-        n_bytes += n / (p->stage >= 1 ? N : 1) * sizeof(float) * (c->dtype == FP32 ? 2 : 3);
+    for (int home = 0; home < HOMES; home++) {
+        const size_t n_here = n / (placement_sharded(p, home) ? N : 1);
+        if (placement_tier(p, home) != TIER_DISK || (home == HOME_MASTER && c->dtype == FP32)) continue;
+        if (home == HOME_WEIGHTS) n_bytes += n_here * size;
+        else n_bytes += n_here * sizeof(float) * (home == HOME_GRADIENTS ? c->micro_batches : 1);
     }
-    if (p->gradients == TIER_DISK) n_bytes += n / (p->stage >= 2 ? N : 1) * sizeof(float) * c->micro_batches;
-    if (p->weights == TIER_DISK) n_bytes += n / (p->stage >= 3 ? N : 1) * size;
     if (p->activations == TIER_DISK) n_bytes += c->shape.L * config_stream_bytes(c) * c->micro_batches;
     return n_bytes;
 }

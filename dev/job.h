@@ -128,18 +128,21 @@ static inline int64_t job_steps(const Job *job, int n_ranks) {
 
 // One "KIND=TIER" of --offload.
 static inline void job_place(Placement *place, const char *word, size_t n) {
-    static const char *const kinds[] = {"optimizer", "gradients", "weights", "activations"};
-    Tier *const tiers[] = {&place->optimizer, &place->gradients, &place->weights, &place->activations};
+    const struct {
+        const char *name;
+        Tier *tier;
+    } kinds[] = {{"optimizer", &place->optimizer}, {"gradients", &place->gradients}, {"weights", &place->weights},
+                 {"activations", &place->activations}};
     const char *equals = (const char *)memchr(word, '=', n);
     size_t length = equals ? (size_t)(equals - word) : n, rest = n - length;
     Tier tier = rest == 5 && strncmp(equals, "=host", 5) == 0   ? TIER_HOST
                 : rest == 5 && strncmp(equals, "=disk", 5) == 0 ? TIER_DISK
                                                                 : TIER_DEVICE;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        if (length != strlen(kinds[i]) || strncmp(word, kinds[i], length) != 0) continue;
+        if (length != strlen(kinds[i].name) || strncmp(word, kinds[i].name, length) != 0) continue;
         if (tier == TIER_DEVICE) break;
-        if (*tiers[i] != TIER_DEVICE) flags_fail("--offload names %s twice", kinds[i]);
-        *tiers[i] = tier;
+        if (*kinds[i].tier != TIER_DEVICE) flags_fail("--offload names %s twice", kinds[i].name);
+        *kinds[i].tier = tier;
         return;
     }
     flags_fail("--offload %.*s: optimizer, gradients, weights or activations, = host or disk", (int)n, word);

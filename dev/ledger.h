@@ -41,12 +41,51 @@ typedef enum {
     PHASES
 } Phase;
 
-static const char *const TIER_NAMES[TIERS] = {"device", "host", "disk"};
-static const char *const KIND_NAMES[KINDS] = {"weights",  "master weights", "gradients", "moments",
-                                              "activations", "activation gradients", "logits", "scratch",
-                                              "workspace", "collectives",    "data",      "files"};
-static const char *const PHASE_NAMES[PHASES] = {"setup",  "forward",    "head",   "backward",
-                                                "update", "validation", "sample", "save"};
+// Names, as they stand in tables and in memory.csv.
+
+static inline const char *ledger_tier_name(int tier) {
+    switch ((Tier)tier) {
+    case TIER_DEVICE: return "device";
+    case TIER_HOST: return "host";
+    case TIER_DISK: return "disk";
+    case TIERS: break;
+    }
+    return "";
+}
+
+static inline const char *ledger_kind_name(int kind) {
+    switch ((Kind)kind) {
+    case KIND_WEIGHTS: return "weights";
+    case KIND_MASTER: return "master weights";
+    case KIND_GRADIENTS: return "gradients";
+    case KIND_MOMENTS: return "moments";
+    case KIND_ACTIVATIONS: return "activations";
+    case KIND_ACTIVATION_GRADIENTS: return "activation gradients";
+    case KIND_LOGITS: return "logits";
+    case KIND_SCRATCH: return "scratch";
+    case KIND_WORKSPACE: return "workspace";
+    case KIND_COLLECTIVE: return "collectives";
+    case KIND_DATA: return "data";
+    case KIND_FILES: return "files";
+    case KINDS: break;
+    }
+    return "";
+}
+
+static inline const char *ledger_phase_name(int phase) {
+    switch ((Phase)phase) {
+    case PHASE_SETUP: return "setup";
+    case PHASE_FORWARD: return "forward";
+    case PHASE_HEAD: return "head";
+    case PHASE_BACKWARD: return "backward";
+    case PHASE_UPDATE: return "update";
+    case PHASE_VALIDATION: return "validation";
+    case PHASE_SAMPLE: return "sample";
+    case PHASE_SAVE: return "save";
+    case PHASES: break;
+    }
+    return "";
+}
 
 // What one phase takes. `kinds` is the state at the moment when the tier peaks, so its rows add up to the peak.
 typedef struct {

@@ -105,7 +105,7 @@ static inline void log_memory_rank(FILE *file, int rank, const Ledger *plan, con
     for (int p = 0; p < PHASES; p++) {
         for (int t = 0; t < TIERS && plan->phases[p].occurred; t++) {
             for (int k = 0; k < KINDS; k++) {
-                fprintf(file, "%d,%s,%s,%s,%zu,", rank, PHASE_NAMES[p], TIER_NAMES[t], KIND_NAMES[k],
+                fprintf(file, "%d,%s,%s,%s,%zu,", rank, ledger_phase_name(p), ledger_tier_name(t), ledger_kind_name(k),
                         plan->phases[p].kinds[t][k]);
                 if (measured && measured->phases[p].occurred) fprintf(file, "%zu", measured->phases[p].kinds[t][k]);
                 fputc('\n', file);

@@ -46,7 +46,7 @@ typedef struct {
 
 typedef struct {
     Device *device;
-    const Ledger *plan;  // NULL while planning
+    const Ledger *planned;  // NULL while planning
     Ledger ledger;
     Phase phase;
     bool in_phase;
@@ -84,8 +84,8 @@ static inline void memory_check_room(Memory *memory, Tier tier, size_t n_bytes, 
     if (n_bytes <= slab->capacity - memory_slab_used(slab)) return;
     die("%s memory: %s takes %zu bytes, %zu of the planned %zu are left (phase %s). The plan and the run differ; "
         "this is a bug, please report it with the command line",
-        TIER_NAMES[tier], owner, n_bytes, slab->capacity - memory_slab_used(slab), slab->capacity,
-        PHASE_NAMES[memory->phase]);
+        ledger_tier_name(tier), owner, n_bytes, slab->capacity - memory_slab_used(slab), slab->capacity,
+        ledger_phase_name(memory->phase));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -128,10 +128,10 @@ static inline void memory_open_entries(Slab *slab, size_t n_entries) {
 // One more buffer than there is room for: a plan makes room, a run has what its plan said.
 static inline void memory_deepen(Memory *memory, Tier tier, const char *owner) {
     Slab *slab = &memory->slabs[tier];
-    if (memory->plan) {
+    if (memory->planned) {
         die("%s memory: %s is buffer %zu on the stack, the plan has %zu (phase %s). This is a bug, please report it "
-            "with the command line", TIER_NAMES[tier], owner, slab->depth + 1, slab->n_entries,
-            PHASE_NAMES[memory->phase]);
+            "with the command line", ledger_tier_name(tier), owner, slab->depth + 1, slab->n_entries,
+            ledger_phase_name(memory->phase));
     }
     memory_open_entries(slab, 2 * slab->n_entries + 64);
 }
@@ -199,7 +199,7 @@ static inline void *memory_reserve_slab(const Memory *memory, Tier tier, size_t 
     void *base = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
         die("can't reserve %zu bytes of %s memory: %s. Take a smaller -b or -t, or a higher -r", n_bytes,
-            TIER_NAMES[tier], error_text());
+            ledger_tier_name(tier), error_text());
     }
     return base;
 }
@@ -210,7 +210,7 @@ static inline void memory_reserve(Memory *memory, Device *device, const Ledger *
                                   int rank) {
     memset(memory, 0, sizeof(*memory));
     memory->device = device;
-    memory->plan = plan;
+    memory->planned = plan;
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         memory_open_entries(slab, plan->depth[t]);
@@ -229,11 +229,11 @@ static inline void memory_reserve(Memory *memory, Device *device, const Ledger *
 
 // Gives everything back, once no queue uses it any more.
 static inline void memory_close(Memory *memory) {
-    if (memory->plan) device_wait(memory->device);
+    if (memory->planned) device_wait(memory->device);
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         free(slab->entries);
-        if (slab->capacity == 0 || !memory->plan) continue;
+        if (slab->capacity == 0 || !memory->planned) continue;
         if (t == TIER_DISK) {
             disk_close(&memory->disk);
         } else if (memory_on_gpu(memory, (Tier)t)) {
@@ -258,7 +258,7 @@ static inline void memory_begin(Memory *memory, Phase phase) {
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         memory_note_peak(memory, (Tier)t);
-        if (memory->plan && first && t != TIER_DISK) {
+        if (memory->planned && first && t != TIER_DISK) {
             witness_poison(memory->device, memory_on_gpu(memory, (Tier)t), slab->base + slab->kept,
                            slab->capacity - memory_slab_used(slab));
         }
@@ -268,12 +268,13 @@ static inline void memory_begin(Memory *memory, Phase phase) {
 // Ends the phase; in a real run, dies unless it took what was planned.
 static inline void memory_end(Memory *memory) {
     PhaseLedger *phase = &memory->ledger.phases[memory->phase];
-    if (memory->plan) {
-        const PhaseLedger *plan = &memory->plan->phases[memory->phase];
+    if (memory->planned) {
+        const PhaseLedger *plan = &memory->planned->phases[memory->phase];
         for (int t = 0; t < TIERS; t++) {
             if (phase->peak[t] != plan->peak[t]) {
                 die("%s memory, phase %s: planned %zu bytes, took %zu. This is a bug, please report it with the "
-                    "command line", TIER_NAMES[t], PHASE_NAMES[memory->phase], plan->peak[t], phase->peak[t]);
+                    "command line", ledger_tier_name(t), ledger_phase_name(memory->phase), plan->peak[t],
+                    phase->peak[t]);
             }
             const Slab *slab = &memory->slabs[t];
             if (t == TIER_DISK || memory->witnessed[memory->phase] || memory->idle) continue;
@@ -283,11 +284,11 @@ static inline void memory_end(Memory *memory) {
         if (!memory->idle) memory->witnessed[memory->phase] = true;
         if (memory->trace != plan->trace) {
             die("phase %s took other buffers than planned. This is a bug, please report it with the command line",
-                PHASE_NAMES[memory->phase]);
+                ledger_phase_name(memory->phase));
         }
     } else if (phase->occurred && phase->trace != memory->trace) {
         die("phase %s takes other buffers the second time. This is a bug, please report it with the command line",
-            PHASE_NAMES[memory->phase]);
+            ledger_phase_name(memory->phase));
     }
     phase->trace = memory->trace;
     phase->occurred = true;

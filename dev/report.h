@@ -31,7 +31,7 @@ static inline void report_table_row(const Ledger *ledger, const char *name, int 
 static inline void report_table(const Ledger *ledger, const char *title) {
     printf("%-24s", title);
     for (int p = 0; p < PHASES; p++) {
-        if (ledger->phases[p].occurred) printf("%11s", PHASE_NAMES[p]);
+        if (ledger->phases[p].occurred) printf("%11s", ledger_phase_name(p));
     }
     putchar('\n');
     for (int t = 0; t < TIERS; t++) {
@@ -40,12 +40,12 @@ static inline void report_table(const Ledger *ledger, const char *title) {
             char name[64];
             size_t most = 0;
             for (int p = 0; p < PHASES; p++) most = size_max(most, ledger->phases[p].kinds[t][k]);
-            snprintf(name, sizeof(name), t == TIER_DEVICE ? "%s%s" : "%s: %s", t == TIER_DEVICE ? "" : TIER_NAMES[t],
-                     KIND_NAMES[k]);
+            snprintf(name, sizeof(name), t == TIER_DEVICE ? "%s%s" : "%s: %s",
+                     t == TIER_DEVICE ? "" : ledger_tier_name(t), ledger_kind_name(k));
             if (most > 0) report_table_row(ledger, name, t, k);
         }
         char name[64];
-        snprintf(name, sizeof(name), "%s peak", TIER_NAMES[t]);
+        snprintf(name, sizeof(name), "%s peak", ledger_tier_name(t));
         report_table_row(ledger, name, t, -1);
     }
 }
@@ -115,7 +115,7 @@ static inline void report_phases(Report *report, const Ledger *plan, const Ledge
         const PhaseLedger *phase = &measured->phases[p];
         if (!phase->occurred || report->reported[p]) continue;
         report->reported[p] = true;
-        printf("phase %-10s planned %9.2f MiB, measured %9.2f MiB; RssAnon %.1f MiB\n", PHASE_NAMES[p],
+        printf("phase %-10s planned %9.2f MiB, measured %9.2f MiB; RssAnon %.1f MiB\n", ledger_phase_name(p),
                report_mib(plan->phases[p].peak[TIER_DEVICE]), report_mib(phase->peak[TIER_DEVICE]),
                report_mib(process_rss_anonymous()));
     }
@@ -154,7 +154,7 @@ static inline void report_end(const Ledger *plan, const Device *device, size_t p
                               const char *next) {
     const size_t peak = ledger_peak(plan, TIER_DEVICE);
     printf("peak       %.2f MiB on the device (phase %s), %.2f MiB on the host%s", report_mib(peak),
-           PHASE_NAMES[ledger_peak_phase(plan, TIER_DEVICE)], report_mib(ledger_peak(plan, TIER_HOST)),
+           ledger_phase_name(ledger_peak_phase(plan, TIER_DEVICE)), report_mib(ledger_peak(plan, TIER_HOST)),
            device->real == DEVICE_CUDA ? " (pinned)" : "");
     if (ledger_peak(plan, TIER_DISK)) printf(", %.2f MiB on the disk", report_mib(ledger_peak(plan, TIER_DISK)));
     printf(": planned and measured alike\n");

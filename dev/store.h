@@ -27,10 +27,9 @@
 #include "placement.h"
 #include "transfer.h"
 
-enum { HOME_WEIGHTS, HOME_GRADIENTS, HOME_MASTER, HOME_M, HOME_V, HOMES };
-
 typedef struct {
     Tier tier;
+    Kind kind;
     bool sharded;  // this rank's shard of every block instead of whole blocks
     size_t size;   // bytes of an element
     char *base;    // block after block
@@ -112,15 +111,16 @@ static inline bool store_in_place(const Store *store, int home) {
 // ---------------------------------------------------------------------------------------------------------------
 // Opening
 
-static inline void store_open_home(Store *store, int home, Tier tier, bool sharded, size_t size, Kind kind,
-                                   const char *owner) {
-    size_t n = store->n_elements / (sharded ? (size_t)store->ranks->size : 1);
+// size: bytes of an element.
+static inline void store_open_home(Store *store, int home, size_t size, Kind kind, const char *owner) {
     Home *h = &store->homes[home];
-    h->tier = tier;
-    h->sharded = sharded;
+    h->tier = placement_tier(&store->place, home);
+    h->kind = kind;
+    h->sharded = placement_sharded(&store->place, home);
     h->size = size;
-    h->base = (char *)memory_keep_aligned(store->memory, tier, kind, n * size,
-                                          tier == TIER_DISK ? (size_t)MEMORY_PAGE : (size_t)MEMORY_ALIGN, owner);
+    const size_t n = store->n_elements / (h->sharded ? (size_t)store->ranks->size : 1);
+    h->base = (char *)memory_keep_aligned(store->memory, h->tier, kind, n * size,
+                                          h->tier == TIER_DISK ? (size_t)MEMORY_PAGE : (size_t)MEMORY_ALIGN, owner);
 }
 
 static inline void store_open_slots(Store *store, Slot *slots, size_t size, Kind kind, const char *owner) {
@@ -178,16 +178,12 @@ static inline void store_open(Store *store, Device *device, Memory *memory, Rank
     size_t N = (size_t)ranks->size, size = number_size(dtype);
     layout_blocks(&shape, N, &store->embedding, &store->layer);
     store->n_elements = store->embedding.n_elements + shape.L * store->layer.n_elements;
-    bool states = place->stage >= 1;
-    store_open_home(store, HOME_WEIGHTS, place->weights, place->stage >= 3, size, KIND_WEIGHTS, "weights");
-    store_open_home(store, HOME_GRADIENTS, place->gradients, place->stage >= 2, sizeof(float), KIND_GRADIENTS,
-                    "gradients");
+    store_open_home(store, HOME_WEIGHTS, size, KIND_WEIGHTS, "weights");
+    store_open_home(store, HOME_GRADIENTS, sizeof(float), KIND_GRADIENTS, "gradients");
     store->homes[HOME_MASTER] = store->homes[HOME_WEIGHTS];
-    if (dtype != FP32) {
-        store_open_home(store, HOME_MASTER, place->optimizer, states, sizeof(float), KIND_MASTER, "master weights");
-    }
-    store_open_home(store, HOME_M, place->optimizer, states, sizeof(float), KIND_MOMENTS, "m");
-    store_open_home(store, HOME_V, place->optimizer, states, sizeof(float), KIND_MOMENTS, "v");
+    if (dtype != FP32) store_open_home(store, HOME_MASTER, sizeof(float), KIND_MASTER, "master weights");
+    store_open_home(store, HOME_M, sizeof(float), KIND_MOMENTS, "m");
+    store_open_home(store, HOME_V, sizeof(float), KIND_MOMENTS, "v");
     if (!store_in_place(store, HOME_WEIGHTS)) {
         store_open_slots(store, store->weights, size, KIND_WEIGHTS, "weights of a block");
     }
@@ -455,7 +451,9 @@ static inline void store_gradients_done(Store *store, size_t block) {
         device_record(device, QUEUE_COMPUTE, store->ready);
         device_await(device, QUEUE_COLLECTIVE, store->ready);
         store_reduce(store, block, whole);
-        if (store->place.stage == 0) collective_gather(store->ranks, device, (char *)whole, S * sizeof(float));
+        if (!placement_updates_shard(&store->place)) {
+            collective_gather(store->ranks, device, (char *)whole, S * sizeof(float));
+        }
         queue = QUEUE_COLLECTIVE;
     } else if (store->last) {
         store_note_norm(store, QUEUE_COMPUTE, block, 0, whole, n);

@@ -43,7 +43,7 @@ static inline void update_norm(Store *store, double *square) {
 
 // Elements of a block that this rank updates.
 static inline void update_range(const Store *store, size_t block, size_t *first, size_t *end) {
-    bool sharded = store->place.stage >= 1;
+    bool sharded = placement_updates_shard(&store->place);
     *first = sharded ? store_shard(store, block) : 0;
     *end = *first + (sharded ? store_shard_elements(store, block) : store_layout(store, block)->n_elements);
 }
@@ -131,7 +131,7 @@ static inline void update_gather(Update *u, size_t block, DeviceEvent *stashed) 
     Device *device = store->device;
     const Home *home = &store->homes[HOME_WEIGHTS];
     size_t first = store_shard(store, block), S = store_shard_elements(store, block);
-    if (store->place.stage < 1 || home->sharded) return;
+    if (!placement_updates_shard(&store->place) || home->sharded) return;
     if (store_in_place(store, HOME_WEIGHTS)) {
         device_await(device, QUEUE_COLLECTIVE, stashed);
         collective_gather(store->ranks, device, store_pointer(store, HOME_WEIGHTS, block, 0), S * home->size);
@@ -150,15 +150,23 @@ static inline void update_gather(Update *u, size_t block, DeviceEvent *stashed) 
     slot_done(device, slot, QUEUE_STASH);
 }
 
+// Of a piece that is on its way, for the table of who has which bytes.
+static inline const char *update_owner(int home) {
+    switch (home) {
+    case HOME_WEIGHTS: return "piece of weights";
+    case HOME_GRADIENTS: return "piece of gradients";
+    case HOME_MASTER: return "piece of master weights";
+    case HOME_M: return "piece of m";
+    default: return "piece of v";
+    }
+}
+
 // Buffers for what has its home elsewhere, in as many sets as there are pieces, at most UPDATE_SETS; without any, a
 // piece is all that a rank has of a block.
 static inline void update_open(Update *u) {
     Store *store = u->store;
-    const size_t N = store->place.stage >= 1 ? (size_t)store->ranks->size : 1;
+    const size_t N = placement_updates_shard(&store->place) ? (size_t)store->ranks->size : 1;
     const size_t largest = size_max(store->embedding.n_elements, store->layer.n_elements) / N;
-    static const Kind kinds[HOMES] = {KIND_WEIGHTS, KIND_GRADIENTS, KIND_MASTER, KIND_MOMENTS, KIND_MOMENTS};
-    static const char *const owners[HOMES] = {"piece of weights", "piece of gradients", "piece of master weights",
-                                              "piece of m", "piece of v"};
     bool staged = false;
     for (int home = 0; home < HOMES; home++) staged = staged || store->homes[home].tier != u->tier;
     u->piece_elements = staged ? size_min(STORE_PIECE, largest) : largest;
@@ -169,8 +177,8 @@ static inline void update_open(Update *u) {
             u->sets[i].buffers[home] = NULL;
             if (store->homes[home].tier == u->tier || !update_has(store, home)) continue;
             u->sets[i].buffers[home] = (char *)memory_push_aligned(
-                store->memory, u->tier, kinds[home], u->piece_elements * store->homes[home].size, MEMORY_PAGE,
-                owners[home]);
+                store->memory, u->tier, store->homes[home].kind, u->piece_elements * store->homes[home].size,
+                MEMORY_PAGE, update_owner(home));
         }
     }
 }

@@ -83,7 +83,7 @@ static inline void witness_check(Device *device, bool on_gpu, const char *from, 
     const bool reached = touched + MEMORY_ALIGN >= phase->peak[tier] || phase->top[tier] == KIND_WORKSPACE;
     if (touched <= phase->peak[tier] && reached) return;
     die("%s memory, phase %s: the ledger says %zu bytes, %zu were really touched. This is a bug, please report it with "
-        "the command line", TIER_NAMES[tier], PHASE_NAMES[p], phase->peak[tier], touched);
+        "the command line", ledger_tier_name(tier), ledger_phase_name(p), phase->peak[tier], touched);
 }
 
 #endif

@@ -13,7 +13,7 @@ typedef struct {
 static Sabotage sabotage = {0, -1, 0};
 
 static inline void *sabotaged_push(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
-    if (memory->plan && sabotage.next++ == sabotage.victim) n_bytes += sabotage.extra;
+    if (memory->planned && sabotage.next++ == sabotage.victim) n_bytes += sabotage.extra;
     return memory_push(memory, tier, kind, n_bytes, owner);
 }
 #define memory_push sabotaged_push

@@ -71,8 +71,8 @@ static void check_phase(const Ledger *ledger, Phase phase, Bytes bytes) {
             const size_t is = ledger->phases[phase].kinds[t][kind];
             // Where nothing of a tier is pushed in a phase, its peak is what is kept.
             if (is == bytes[t][kind]) continue;
-            die("%s: phase %s, %s, %s: %zu bytes, by the formula %zu", check_note, PHASE_NAMES[phase], TIER_NAMES[t],
-                KIND_NAMES[kind], is, bytes[t][kind]);
+            die("%s: phase %s, %s, %s: %zu bytes, by the formula %zu", check_note, ledger_phase_name(phase),
+                ledger_tier_name(t), ledger_kind_name(kind), is, bytes[t][kind]);
         }
     }
 }

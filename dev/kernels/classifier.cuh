@@ -25,11 +25,11 @@ template <int N> __device__ __forceinline__ void classifier_add(const float (&x)
 // One block per row. The row is read twice, once for maximum and sum together, once for the gradient.
 template <Dtype DTYPE, int N>
 __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
-    classifier_kernel(Classifier c, float scale, bool gradient) {
+    classifier_kernel(float *losses, void *logits, const int32_t *targets, size_t V, size_t Vp, float scale,
+                      bool gradient) {
     __shared__ float tops[CLASSIFIER_THREADS / WARP], sums[CLASSIFIER_THREADS / WARP];
-    const size_t V = c.V, Vp = c.Vp, row = (size_t)blockIdx.x * Vp, tail = V / N * N;
-    const int32_t target = c.targets[blockIdx.x];
-    void *logits = c.logits;
+    const size_t row = (size_t)blockIdx.x * Vp, tail = V / N * N;
+    const int32_t target = targets[blockIdx.x];
     Vector<DTYPE, N> x;
     Vector<DTYPE, 1> one;
     float top = -FLT_MAX, sum = 0.0f, log_sum = 0.0f;
@@ -54,7 +54,7 @@ __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
         log_sum = logf(warp_sum(sums[threadIdx.x % WARP] * cuda_exp2(CUDA_LOG2_E * (tops[threadIdx.x % WARP] - top))));
     }
     if (threadIdx.x == 0) {
-        c.losses[blockIdx.x] = target < 0 ? 0.0f : (top - number_get(DTYPE, logits, row + (size_t)target)) + log_sum;
+        losses[blockIdx.x] = target < 0 ? 0.0f : (top - number_get(DTYPE, logits, row + (size_t)target)) + log_sum;
     }
     if (!gradient) return;
     __syncthreads();  // the loss has read its logit
@@ -77,7 +77,8 @@ __global__ static void __launch_bounds__(CLASSIFIER_THREADS)
 static inline void classifier_cuda(const Context *context, const Classifier *c, float scale, bool gradient) {
     const bool wide = vector_is_wide(c->Vp * number_size(context->dtype), c->logits, NULL, NULL, NULL);
     auto run = VECTOR_SELECT(context->dtype, wide, classifier_kernel);
-    CUDA_RUN(context->device, run, c->rows, CLASSIFIER_THREADS, 0, *c, scale, gradient);
+    CUDA_RUN(context->device, run, c->rows, CLASSIFIER_THREADS, 0, c->losses, c->logits, c->targets, c->V, c->Vp, scale,
+             gradient);
 }
 
 __global__ static void classifier_sum_kernel(double *sum, const float *losses, size_t n, bool add) {
