@@ -74,7 +74,7 @@ endif
 
 .DELETE_ON_ERROR:
 .PHONY: FORCE help setup train data test test-all test-machines test-emulator bench bench-offload table emulated emulator asan check-headers check-compilers check-cuda \
-    check-readme gpu-programs bench-gpu gpu-resources clean
+    check-readme check-style gpu-programs bench-gpu gpu-resources clean
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
@@ -181,6 +181,11 @@ build/onednn/libdnnl.so.2: $(wildcard tests/onednn/*) Makefile scripts/libraries
 $(ONEDNN_PROGRAMS): build/onednn/%: tests/onednn/%.c build/onednn/libdnnl.so.2 $(HEADERS) Makefile
 	@[ ! -e build/onednn/libdnnl.so.2 ] || \
 	$(ONEDNN_COMPILE) -Wno-unused-function -DUSE_ONEDNN=1 $< -o $@ build/onednn/libdnnl.so.2 -lm -lpthread
+
+STYLED = train_gpt.cu $(wildcard data/*.[ch] data/*.sh dev/*.h dev/kernels/* dev/emulator/*.[ch] dev/emulator/tests/*.c* \
+    tests/*.[ch] tests/*.sh tests/*/*.[ch] scripts/*.sh)
+check-style: ## lines, parameters and comments of the sources are within the project's rules
+	@sh scripts/check_style.sh $(STYLED) && echo "check-style: $(words $(STYLED)) files"
 
 check-readme: ## the README's table of sources is true
 	@sh scripts/reading_order.sh README.md

@@ -24,9 +24,11 @@ trap 'rm -rf "$folder"' EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$(dirname "$output")"
 
-# Name (no commas: gnuplot would end there) | ranks | micro-batches per step | flags. The first row is what the others are compared with.
+# Name (no commas: gnuplot would end there) | ranks | micro-batches per step | flags. The first row is what the others
+# are compared with.
 rows() {
     everything_host="optimizer=host,gradients=host,weights=host,activations=host"
+    states_on_disk="optimizer=disk,weights=host,activations=host"
     everything_disk="optimizer=disk,gradients=disk,weights=disk,activations=disk"
     cat <<ROWS
 plain|1|1|-p fp32
@@ -50,7 +52,7 @@ activations on the host|1|1|-p fp32 -r 3 --offload activations=host
 bf16 + states on the host|1|1|-p bf16 --offload optimizer=host
 and gradients|1|1|-p bf16 --offload optimizer=host,gradients=host
 bf16 + blocks again + states on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=host
-states on the disk + rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=disk,weights=host,activations=host
+states on the disk + rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload $states_on_disk
 everything on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_host
 everything on the disk|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
 and 4 micro-batches|1|4|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
@@ -102,10 +104,15 @@ bytes() {
             best = -1
             for (key in seen) {
                 split(key, at, SUBSEP)
-                if (peak[at[1], at[2], tiers[t]] > best) { best = peak[at[1], at[2], tiers[t]]; rank = at[1]; phase = at[2] }
+                if (peak[at[1], at[2], tiers[t]] <= best) continue
+                best = peak[at[1], at[2], tiers[t]]
+                rank = at[1]
+                phase = at[2]
             }
             line = line sprintf("%.0f,", best)
-            for (k = 1; k <= 6; k++) line = line sprintf("%.0f%s", part[rank, phase, tiers[t], k], t == 3 && k == 6 ? "" : ",")
+            for (k = 1; k <= 6; k++) {
+                line = line sprintf("%.0f%s", part[rank, phase, tiers[t], k], t == 3 && k == 6 ? "" : ",")
+            }
         }
         print line
     }' "$1"
@@ -123,8 +130,11 @@ first=$(rows | head -n 1)
 baseline() {
     baselines=$((baselines + 1))
     run "$folder/first$baselines" 1 1 "${first##*|}"
-    if [ -s "$folder/first$baselines/steps.csv" ]; then milliseconds "$folder/first$baselines/steps.csv"; else echo 0; fi \
-        >>"$folder/baselines"
+    if [ -s "$folder/first$baselines/steps.csv" ]; then
+        milliseconds "$folder/first$baselines/steps.csv"
+    else
+        echo 0
+    fi >>"$folder/baselines"
 }
 started=$(date +%s)
 baseline
@@ -186,7 +196,8 @@ BEGIN {
         for (k = 1; k <= 6; k++) printf ",%s_%s_bytes", tiers[t], kinds[k] >csv
     }
     printf "\n" >csv
-    print "| | flags | device MiB | host | disk | weights | master | gradients | moments | activations | rest | ms/step | ratio |"
+    print "| | flags | device MiB | host | disk | weights | master | gradients | moments | activations | rest |" \
+        " ms/step | ratio |"
     print "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 }
 {
@@ -211,11 +222,12 @@ BEGIN {
 {
     cat "$folder/table"
     echo
-    echo "$(date +%F), $device: \`STEPS=$STEPS make table\`, all rows \`$(basename "$PROGRAM") $MODEL\`, $((SEQUENCES * length)) tokens" \
-        "per step; median of $((STEPS - 2)) steps. Bytes are those of a rank, h on the host, d on the disk."
+    echo "$(date +%F), $device: \`STEPS=$STEPS make table\`, all rows \`$(basename "$PROGRAM") $MODEL\`," \
+        "$((SEQUENCES * length)) tokens per step; median of $((STEPS - 2)) steps. Bytes are those of a rank, h on the host, d on the disk."
     sort -n "$folder/baselines" | awk '{ x[NR] = $1 } END {
-        printf "The first row, measured %d times in between: %.1f to %.1f ms, median %.1f; a ratio is to the nearest two.\n",
-            NR, x[1], x[NR], (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'
+        printf "The first row, measured %d times in between: %.1f to %.1f ms, median %.1f; ", NR,
+            x[1], x[NR], (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2
+        print "a ratio is to the nearest two." }'
     [ -z "$note" ] || echo "$note"
     echo "It took $(($(date +%s) - started)) s."
 } >"$output.md"

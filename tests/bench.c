@@ -64,17 +64,14 @@ static char *product_memory(size_t n_bytes) {
     return p;
 }
 
-static void product_add(Product *products, int *n, const char *name, int count, Dtype dtype, size_t rows, size_t IC,
-                        size_t OC, int form) {
-    Product *p = &products[(*n)++];
-    memset(p, 0, sizeof(*p));
-    p->name = name;
-    p->count = count;
-    if (form == 0) p->shape = matmul_shape(dtype, dtype, rows, OC, IC);
-    if (form == 1) p->shape = matmul_shape(dtype, dtype, rows, IC, OC);
-    if (form == 2) p->shape = matmul_shape(dtype, FP32, OC, IC, rows);
-    p->shape.b_transposed = form == 0;
-    p->shape.a_transposed = form == 2;
+// The shape of a product's form: forward, backward input, backward weight.
+static MatmulShape product_shape(Dtype dtype, size_t rows, size_t IC, size_t OC, int form) {
+    MatmulShape shape = matmul_shape(dtype, dtype, rows, OC, IC);
+    if (form == 1) shape = matmul_shape(dtype, dtype, rows, IC, OC);
+    if (form == 2) shape = matmul_shape(dtype, FP32, OC, IC, rows);
+    shape.b_transposed = form == 0;
+    shape.a_transposed = form == 2;
+    return shape;
 }
 
 // Every product of one micro-batch.
@@ -90,7 +87,11 @@ static int products_of_step(const Config *c, Product *products) {
     int n = 0;
     for (int i = 0; i < 5; i++) {
         for (int form = 0; form < 3; form++) {
-            product_add(products, &n, names[i][form], i < 4 ? (int)L : 1, c->dtype, rows, ic[i], oc[i], form);
+            Product *p = &products[n++];
+            memset(p, 0, sizeof(*p));
+            p->name = names[i][form];
+            p->count = i < 4 ? (int)L : 1;
+            p->shape = product_shape(c->dtype, rows, ic[i], oc[i], form);
         }
     }
     return n;

@@ -4,8 +4,8 @@
 #   machines.sh MAKE [NAME...]      NAME: only these; machines.sh MAKE list: prints the names
 #
 # What a processor lacks, the stand-in for oneDNN has (tests/onednn); what it has, a setting takes away. A program that
-# is built otherwise is built in a folder of links to the sources, build/machines/NAME, so that ./train_gpt stays what it
-# is.
+# is built otherwise is built in a folder of links to the sources, build/machines/NAME, so that ./train_gpt stays what
+# it is.
 cd "$(dirname "$0")/.." || exit 1
 make=$1
 shift

@@ -171,6 +171,7 @@ static uint8_t log2_of(uint32_t x, const char *call) {
     return (uint8_t)__builtin_ctz(x);
 }
 
+// 10 parameters: the library's.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                                               cublasLtMatrixLayout_t result, cublasLtMatmulPreference_t preference,
@@ -481,6 +482,7 @@ static float scalar_of(const void *pointer, const char *name) {
     return *(const float *)pointer;
 }
 
+// 16 parameters: the library's.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t layout_a, const void *b, cublasLtMatrixLayout_t layout_b,
                               const void *beta, const void *c, cublasLtMatrixLayout_t layout_c, void *result,

@@ -10,7 +10,7 @@ typedef struct Object {
     max_align_t content[];
 } Object;
 
-static const char *const ledger_kind_name() = {"handle", "matmul descriptor", "matrix layout", "matmul preference"};
+static const char *const KIND_NAMES[] = {"handle", "matmul descriptor", "matrix layout", "matmul preference"};
 
 static void *object_new(ObjectKind kind, const void *content, size_t n_bytes) {
     Object *object = checked_alloc(sizeof(Object) + n_bytes);
@@ -32,9 +32,9 @@ static Object *object_find(const void *handle) {
 
 void *object_checked(const void *handle, ObjectKind kind, const char *call) {
     const Object *object = object_find(handle);
-    if (!object) fail("invalid argument: %s: %p is no %s, or is destroyed", call, handle, ledger_kind_name(kind));
+    if (!object) fail("invalid argument: %s: %p is no %s, or is destroyed", call, handle, KIND_NAMES[kind]);
     if (object->kind != kind) {
-        fail("invalid argument: %s: a %s where a %s belongs", call, ledger_kind_name(object->kind), ledger_kind_name(kind));
+        fail("invalid argument: %s: a %s where a %s belongs", call, KIND_NAMES[object->kind], KIND_NAMES[kind]);
     }
     return (void *)(uintptr_t)handle;
 }

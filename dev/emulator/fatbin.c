@@ -75,6 +75,7 @@ char __cudaInitModule(void **handle) {
     return 1;
 }
 
+// 10 parameters: those that nvcc's code passes.
 void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int thread_limit,
                             uint3 *tid, uint3 *bid, dim3 *block, dim3 *grid, int *warp_size) {
     (void)device, (void)thread_limit, (void)tid, (void)bid, (void)block, (void)grid, (void)warp_size;

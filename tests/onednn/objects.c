@@ -16,7 +16,7 @@
 
 #define OBJECT_MAGIC 0x6f6e65444e4e2121u
 
-static const char *const ledger_kind_name(OBJECTS) = {
+static const char *const KIND_NAMES[OBJECTS] = {
     "an engine", "a stream", "a memory", "attributes", "post-operations", "a primitive descriptor", "a primitive",
 };
 
@@ -98,14 +98,14 @@ __attribute__((constructor)) static void settings_read(void) {
 
 Object *object_of(const void *handle, ObjectKind kind, const char *function) {
     Object *object = (Object *)(uintptr_t)handle;
-    if (!object) standin_die("%s: %s was expected, and is NULL", function, ledger_kind_name(kind));
+    if (!object) standin_die("%s: %s was expected, and is NULL", function, KIND_NAMES[kind]);
     if ((uintptr_t)object % _Alignof(Object) != 0 || object->magic != OBJECT_MAGIC) {
-        standin_die("%s: %s was expected, and this is no handle", function, ledger_kind_name(kind));
+        standin_die("%s: %s was expected, and this is no handle", function, KIND_NAMES[kind]);
     }
     if (object->kind != kind) {
-        standin_die("%s: %s was expected, and this is %s", function, ledger_kind_name(kind), ledger_kind_name(object->kind));
+        standin_die("%s: %s was expected, and this is %s", function, KIND_NAMES[kind], KIND_NAMES[object->kind]);
     }
-    if (object->destroyed) standin_die("%s: %s that was destroyed", function, ledger_kind_name(kind));
+    if (object->destroyed) standin_die("%s: %s that was destroyed", function, KIND_NAMES[kind]);
     return object;
 }
 
@@ -131,7 +131,7 @@ dnnl_status_t object_close(const void *handle, ObjectKind kind, const char *func
     if (!handle) return dnnl_success;
     Object *object = object_of(handle, kind, function);
     if (object->users > 0) {
-        standin_die("%s: %s that is still in use (%s)", function, ledger_kind_name(kind),
+        standin_die("%s: %s that is still in use (%s)", function, KIND_NAMES[kind],
                     kind == OBJECT_ENGINE ? "by what was made on it" : "by a product that was not waited for");
     }
     pthread_mutex_lock(&mutex);
@@ -173,6 +173,6 @@ __attribute__((destructor)) static void settings_end(void) {
     for (const Object *object = objects; object; object = object->next) {
         if (object->destroyed) continue;
         fflush(NULL);  // what the program has printed is not lost
-        standin_die("%s was never destroyed", ledger_kind_name(object->kind));
+        standin_die("%s was never destroyed", KIND_NAMES[object->kind]);
     }
 }
