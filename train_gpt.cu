@@ -31,6 +31,7 @@
 #include "dev/plan.h"
 #include "dev/report.h"
 #include "dev/sample.h"
+#include "dev/tensor.h"
 #include "dev/tune.h"
 #include "dev/update.h"
 
@@ -77,60 +78,7 @@ static volatile sig_atomic_t interrupted = 0;
 //     in ---> LN1 -> qkv -> attention -> projection -(+)-> residual ---> LN2 -> fc -> GELU -> projection -(+)-> out
 //       \____________________________________________/             \_________________________________________/
 //
-// Its buffers, and which of them are kept for the backward: levels.h. Block l + 1 of the store is layer l.
-
-static const void *tensor_weights(const Store *store, size_t block, int tensor) {
-    const size_t offset = store_layout(store, block)->tensors[tensor].offset;
-    return number_pointer_const(store->dtype, store_weights(store, block), offset);
-}
-
-static float *tensor_gradients(Store *store, size_t block, int tensor) {
-    return store_gradients(store, block) + store_layout(store, block)->tensors[tensor].offset;
-}
-
-// A layer's weights in the storage type, where they are now; shapes: layout.h.
-typedef struct {
-    const void *ln1w, *ln1b, *qkvw, *qkvb, *attprojw, *attprojb, *ln2w, *ln2b, *fcw, *fcb, *fcprojw, *fcprojb;
-} LayerWeights;
-
-// Their gradients, fp32.
-typedef struct {
-    float *ln1w, *ln1b, *qkvw, *qkvb, *attprojw, *attprojb, *ln2w, *ln2b, *fcw, *fcb, *fcprojw, *fcprojb;
-} LayerGradients;
-
-static LayerWeights layer_weights(const Store *store, size_t l) {
-    LayerWeights w;
-    w.ln1w = tensor_weights(store, l + 1, TENSOR_LN1W);
-    w.ln1b = tensor_weights(store, l + 1, TENSOR_LN1B);
-    w.qkvw = tensor_weights(store, l + 1, TENSOR_QKVW);
-    w.qkvb = tensor_weights(store, l + 1, TENSOR_QKVB);
-    w.attprojw = tensor_weights(store, l + 1, TENSOR_ATTPROJW);
-    w.attprojb = tensor_weights(store, l + 1, TENSOR_ATTPROJB);
-    w.ln2w = tensor_weights(store, l + 1, TENSOR_LN2W);
-    w.ln2b = tensor_weights(store, l + 1, TENSOR_LN2B);
-    w.fcw = tensor_weights(store, l + 1, TENSOR_FCW);
-    w.fcb = tensor_weights(store, l + 1, TENSOR_FCB);
-    w.fcprojw = tensor_weights(store, l + 1, TENSOR_FCPROJW);
-    w.fcprojb = tensor_weights(store, l + 1, TENSOR_FCPROJB);
-    return w;
-}
-
-static LayerGradients layer_gradients(Store *store, size_t l) {
-    LayerGradients g;
-    g.ln1w = tensor_gradients(store, l + 1, TENSOR_LN1W);
-    g.ln1b = tensor_gradients(store, l + 1, TENSOR_LN1B);
-    g.qkvw = tensor_gradients(store, l + 1, TENSOR_QKVW);
-    g.qkvb = tensor_gradients(store, l + 1, TENSOR_QKVB);
-    g.attprojw = tensor_gradients(store, l + 1, TENSOR_ATTPROJW);
-    g.attprojb = tensor_gradients(store, l + 1, TENSOR_ATTPROJB);
-    g.ln2w = tensor_gradients(store, l + 1, TENSOR_LN2W);
-    g.ln2b = tensor_gradients(store, l + 1, TENSOR_LN2B);
-    g.fcw = tensor_gradients(store, l + 1, TENSOR_FCW);
-    g.fcb = tensor_gradients(store, l + 1, TENSOR_FCB);
-    g.fcprojw = tensor_gradients(store, l + 1, TENSOR_FCPROJW);
-    g.fcprojb = tensor_gradients(store, l + 1, TENSOR_FCPROJB);
-    return g;
-}
+// Its buffers, and which of them are kept for the backward: levels.h. Its weights and their gradients: tensor.h.
 
 static Attention layer_attention(const Config *config, size_t B, size_t T) {
     const Attention attention = {config->attention, B, T, config->shape.C, config->shape.NH};
@@ -159,7 +107,7 @@ static void layer_take(Trainer *trainer, Layer *a, size_t B, size_t T, Level lev
 static void layer_forward_to_gelu(Trainer *trainer, size_t l, size_t B, size_t T, const void *in, const Layer *a) {
     const Context *context = &trainer->context;
     const size_t rows = B * T, C = trainer->config.shape.C;
-    const LayerWeights w = layer_weights(&trainer->store, l);
+    const LayerWeights w = tensor_layer_weights(&trainer->store, l);
     const LayerNorm ln1 = {w.ln1w, w.ln1b, a->ln1_mean, a->ln1_rstd, rows, C};
     const LayerNorm ln2 = {w.ln2w, w.ln2b, a->ln2_mean, a->ln2_rstd, rows, C};
     const Attention attention = layer_attention(&trainer->config, B, T);
@@ -176,7 +124,7 @@ static void layer_forward_to_gelu(Trainer *trainer, size_t l, size_t B, size_t T
 static void layer_forward_out(Trainer *trainer, size_t l, size_t B, size_t T, const Layer *a) {
     const Context *context = &trainer->context;
     const size_t rows = B * T, C = trainer->config.shape.C;
-    const LayerWeights w = layer_weights(&trainer->store, l);
+    const LayerWeights w = tensor_layer_weights(&trainer->store, l);
     matmul_forward(context, a->out, a->gelu, w.fcprojw, w.fcprojb, rows, 4 * C, C);
     residual_forward(context, a->out, a->residual, a->out, rows * C);
 }
@@ -192,7 +140,7 @@ static void layer_recompute(Trainer *trainer, size_t l, size_t B, size_t T, cons
         return;
     }
     if (level_recomputes(level, LEVEL_LAYERNORMS)) {
-        const LayerWeights w = layer_weights(&trainer->store, l);
+        const LayerWeights w = tensor_layer_weights(&trainer->store, l);
         const LayerNorm ln1 = {w.ln1w, w.ln1b, a->ln1_mean, a->ln1_rstd, rows, C};
         const LayerNorm ln2 = {w.ln2w, w.ln2b, a->ln2_mean, a->ln2_rstd, rows, C};
         layernorm_recompute(context, a->ln1, in, &ln1);
@@ -210,8 +158,8 @@ static void layer_backward(Trainer *trainer, size_t l, size_t B, size_t T, const
     const size_t rows = B * T, C = trainer->config.shape.C, size = number_size(trainer->config.dtype);
     void *dresidual = trainer->dresidual;
     layer_recompute(trainer, l, B, T, in, a);
-    const LayerWeights w = layer_weights(&trainer->store, l);
-    const LayerGradients g = layer_gradients(&trainer->store, l);
+    const LayerWeights w = tensor_layer_weights(&trainer->store, l);
+    const LayerGradients g = tensor_layer_gradients(&trainer->store, l);
     const LayerNorm ln1 = {w.ln1w, w.ln1b, a->ln1_mean, a->ln1_rstd, rows, C};
     const LayerNorm ln2 = {w.ln2w, w.ln2b, a->ln2_mean, a->ln2_rstd, rows, C};
     const LayerNormGradients dln1wb = {g.ln1w, g.ln1b, add}, dln2wb = {g.ln2w, g.ln2b, add};
@@ -704,32 +652,14 @@ static void run_check(Run *r) {
     const Ledger *plan = &r->plan.ledger;
     const Options *o = &r->job.options;
     Budget budget;
+    char message[1024];
     budget_open(&budget, o, &r->device, &r->ranks);
     ranks_barrier(&r->ranks);  // before anybody reserves what others have counted as available
-    bool device_fits = budget_needed(&budget, plan, TIER_DEVICE) <= budget.bytes[TIER_DEVICE];
-    Tier tier = device_fits && !budget_fits(&budget, plan) ? TIER_HOST : TIER_DEVICE;
-    size_t usable = budget.bytes[tier], needed = budget_needed(&budget, plan, tier), least;
-    char flags[256], message[1024];
     if (budget_fits(&budget, plan)) {
-        printf("fits: %.1f MiB of %.1f MiB", report_mib(needed), report_mib(usable));
-        if (!budget.shared) {
-            printf(" on the device, %.1f MiB of %.1f MiB on the host", report_mib(ledger_peak(plan, TIER_HOST)),
-                   report_mib(budget.bytes[TIER_HOST]));
-        }
-        printf(" (%.3g %% headroom)\n", o->headroom);
+        report_fits(&budget, plan, o->headroom);
         return;
     }
-    int n = snprintf(message, sizeof(message),
-                     "does not fit%s: the plan needs %zu bytes (%.1f MiB, peak in phase %s), %zu bytes (%.1f MiB) are "
-                     "usable (%.3g %% headroom). ", tier == TIER_HOST ? " in the host's memory" : "",
-                     needed, report_mib(needed), ledger_phase_name(ledger_peak_phase(plan, tier)), usable,
-                     report_mib(usable), o->headroom);
-    if (plan_search(&r->planner, &r->job.config, plan, &budget, tier, &least, flags, sizeof(flags))) {
-        snprintf(message + n, sizeof(message) - (size_t)n, "This would fit: %s", flags);
-    } else {
-        snprintf(message + n, sizeof(message) - (size_t)n, "No flags make it fit: the least is %.1f MiB on the %s. "
-                 "Take a smaller -e, -t or --vocab", report_mib(least), ledger_tier_name(tier));
-    }
+    plan_refusal(&r->planner, &r->job.config, plan, &budget, o->headroom, message, sizeof(message));
     if (!o->plan) die("%s", message);
     printf("%s\n", message);
 }
@@ -835,16 +765,6 @@ static void run_train(Run *r) {
            trainer->config.save ? "saved, go on with -y 1" : "nothing saved, since there is no -o");
 }
 
-// A command that needs less memory than this one, and its peak.
-static size_t run_suggest(const Run *r, char *text, size_t size) {
-    const Config next = plan_next(&r->job.config);
-    Plan plan;
-    plan_make(&r->planner, &next, NULL, &plan);
-    int n = snprintf(text, size, "./train_gpt -e %s ", r->job.options.model);
-    config_flags(&next, &r->job.config, r->ranks.size, text + n, size - (size_t)n);
-    return ledger_peak(&plan.ledger, TIER_DEVICE);
-}
-
 // From the command line to a trainer that has taken nothing yet.
 static Run *run_open(int argc, char **argv) {
     Run *r = (Run *)calloc(1, sizeof(Run));
@@ -894,7 +814,7 @@ static void run_close(Run *r) {
 static void run(Run *r) {
     const char *output = r->job.options.output;
     char next[512];
-    size_t next_peak = run_suggest(r, next, sizeof(next));
+    size_t next_peak = plan_suggest(&r->planner, &r->job.config, r->job.options.model, next, sizeof(next));
     r->matmul_rate = device_matmul_rate(&r->device, r->job.config.dtype);
     printf("matmul     %.1f GFLOP/s in %s, measured; mfu is a share of this\n", r->matmul_rate * 1e-9,
            number_name(r->job.config.dtype));

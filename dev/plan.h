@@ -93,6 +93,27 @@ static inline bool plan_search(const Planner *planner, const Config *asked, cons
     return false;
 }
 
+// Why a run does not fit, and with which flags it would.
+static inline void plan_refusal(const Planner *planner, const Config *config, const Ledger *ledger,
+                                const Budget *budget, double headroom, char *text, size_t size) {
+    const bool device_fits = budget_needed(budget, ledger, TIER_DEVICE) <= budget->bytes[TIER_DEVICE];
+    const Tier tier = device_fits ? TIER_HOST : TIER_DEVICE;
+    const size_t usable = budget->bytes[tier], needed = budget_needed(budget, ledger, tier);
+    size_t least;
+    char flags[256];
+    int n = snprintf(text, size,
+                     "does not fit%s: the plan needs %zu bytes (%.1f MiB, peak in phase %s), %zu bytes (%.1f MiB) are "
+                     "usable (%.3g %% headroom). ", tier == TIER_HOST ? " in the host's memory" : "", needed,
+                     size_mib(needed), ledger_phase_name(ledger_peak_phase(ledger, tier)), usable, size_mib(usable),
+                     headroom);
+    if (plan_search(planner, config, ledger, budget, tier, &least, flags, sizeof(flags))) {
+        snprintf(text + n, size - (size_t)n, "This would fit: %s", flags);
+    } else {
+        snprintf(text + n, size - (size_t)n, "No flags make it fit: the least is %.1f MiB on the %s. Take a smaller "
+                 "-e, -t or --vocab", size_mib(least), ledger_tier_name(tier));
+    }
+}
+
 // A configuration that needs less memory.
 static inline Config plan_next(const Config *config) {
     Config next = *config;
@@ -100,6 +121,17 @@ static inline Config plan_next(const Config *config) {
     next.recompute_layers = next.shape.L;
     next.head_chunks = size_max(next.head_chunks, 8);
     return next;
+}
+
+// A command that needs less memory than a run of `config`, to `text` (size); returns its peak on the device, bytes.
+static inline size_t plan_suggest(const Planner *planner, const Config *config, const char *model, char *text,
+                                  size_t size) {
+    const Config next = plan_next(config);
+    Plan plan;
+    plan_make(planner, &next, NULL, &plan);
+    int n = snprintf(text, size, "./train_gpt -e %s ", model);
+    config_flags(&next, config, planner->n_ranks, text + n, size - (size_t)n);
+    return ledger_peak(&plan.ledger, TIER_DEVICE);
 }
 
 #endif

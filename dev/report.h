@@ -4,6 +4,7 @@
 #ifndef REPORT_H
 #define REPORT_H
 
+#include "budget.h"
 #include "job.h"
 #include "log.h"
 
@@ -11,8 +12,6 @@ typedef struct {
     bool terminal;  // a line in place of the last one, instead of a line per step
     bool reported[PHASES];
 } Report;
-
-static inline double report_mib(size_t n_bytes) { return (double)n_bytes / (1024.0 * 1024.0); }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Tables of memory
@@ -22,7 +21,7 @@ static inline void report_table_row(const Ledger *ledger, const char *name, int 
     for (int p = 0; p < PHASES; p++) {
         const PhaseLedger *phase = &ledger->phases[p];
         if (!phase->occurred) continue;
-        printf("%11.2f", report_mib(kind < 0 ? phase->peak[tier] : phase->kinds[tier][kind]));
+        printf("%11.2f", size_mib(kind < 0 ? phase->peak[tier] : phase->kinds[tier][kind]));
     }
     putchar('\n');
 }
@@ -48,6 +47,17 @@ static inline void report_table(const Ledger *ledger, const char *title) {
         snprintf(name, sizeof(name), "%s peak", ledger_tier_name(t));
         report_table_row(ledger, name, t, -1);
     }
+}
+
+// How much of what it may use a run that fits will take.
+static inline void report_fits(const Budget *budget, const Ledger *plan, double headroom) {
+    printf("fits: %.1f MiB of %.1f MiB", size_mib(budget_needed(budget, plan, TIER_DEVICE)),
+           size_mib(budget->bytes[TIER_DEVICE]));
+    if (!budget->shared) {
+        printf(" on the device, %.1f MiB of %.1f MiB on the host", size_mib(ledger_peak(plan, TIER_HOST)),
+               size_mib(budget->bytes[TIER_HOST]));
+    }
+    printf(" (%.3g %% headroom)\n", headroom);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -116,8 +126,8 @@ static inline void report_phases(Report *report, const Ledger *plan, const Ledge
         if (!phase->occurred || report->reported[p]) continue;
         report->reported[p] = true;
         printf("phase %-10s planned %9.2f MiB, measured %9.2f MiB; RssAnon %.1f MiB\n", ledger_phase_name(p),
-               report_mib(plan->phases[p].peak[TIER_DEVICE]), report_mib(phase->peak[TIER_DEVICE]),
-               report_mib(process_rss_anonymous()));
+               size_mib(plan->phases[p].peak[TIER_DEVICE]), size_mib(phase->peak[TIER_DEVICE]),
+               size_mib(process_rss_anonymous()));
     }
 }
 
@@ -133,17 +143,17 @@ static inline void report_step(const Report *report, const Config *config, int n
     printf("%sstep %lld/%lld | loss %.4f | norm %.3f%s | lr %.2e | %.0f ms | %.0f tokens/s | mfu %.1f %% | MiB forward "
            "%.1f head %.1f backward %.1f update %.1f, RssAnon %.1f%s%s",
            report->terminal ? "\r" : "", (long long)r->step, (long long)config->steps, r->train_loss, r->norm, clipped,
-           r->lr, r->ms, r->tokens_per_second, 100.0 * r->mfu, report_mib(phases[PHASE_FORWARD].peak[TIER_DEVICE]),
-           report_mib(phases[PHASE_HEAD].peak[TIER_DEVICE]), report_mib(phases[PHASE_BACKWARD].peak[TIER_DEVICE]),
-           report_mib(phases[PHASE_UPDATE].peak[TIER_DEVICE]), report_mib(process_rss_anonymous()), eta,
+           r->lr, r->ms, r->tokens_per_second, 100.0 * r->mfu, size_mib(phases[PHASE_FORWARD].peak[TIER_DEVICE]),
+           size_mib(phases[PHASE_HEAD].peak[TIER_DEVICE]), size_mib(phases[PHASE_BACKWARD].peak[TIER_DEVICE]),
+           size_mib(phases[PHASE_UPDATE].peak[TIER_DEVICE]), size_mib(process_rss_anonymous()), eta,
            report->terminal ? "\033[K" : "");
     if (n_ranks > 1) {
-        printf(" | sent %.2f MiB, least %.2f", report_mib(r->sent_bytes),
-               report_mib(config_least_sent(config, n_ranks)));
+        printf(" | sent %.2f MiB, least %.2f", size_mib(r->sent_bytes),
+               size_mib(config_least_sent(config, n_ranks)));
     }
     if (placement_uses_disk(&config->place)) {
-        printf(" | disk MiB read %.2f written %.2f, least %.2f", report_mib(r->disk_read_bytes),
-               report_mib(r->disk_written_bytes), report_mib(config_least_written(config, n_ranks)));
+        printf(" | disk MiB read %.2f written %.2f, least %.2f", size_mib(r->disk_read_bytes),
+               size_mib(r->disk_written_bytes), size_mib(config_least_written(config, n_ranks)));
     }
     if (!report->terminal) putchar('\n');
     fflush(stdout);
@@ -153,18 +163,18 @@ static inline void report_step(const Report *report, const Config *config, int n
 static inline void report_end(const Ledger *plan, const Device *device, size_t plain_peak, size_t next_peak,
                               const char *next) {
     const size_t peak = ledger_peak(plan, TIER_DEVICE);
-    printf("peak       %.2f MiB on the device (phase %s), %.2f MiB on the host%s", report_mib(peak),
-           ledger_phase_name(ledger_peak_phase(plan, TIER_DEVICE)), report_mib(ledger_peak(plan, TIER_HOST)),
+    printf("peak       %.2f MiB on the device (phase %s), %.2f MiB on the host%s", size_mib(peak),
+           ledger_phase_name(ledger_peak_phase(plan, TIER_DEVICE)), size_mib(ledger_peak(plan, TIER_HOST)),
            device->real == DEVICE_CUDA ? " (pinned)" : "");
-    if (ledger_peak(plan, TIER_DISK)) printf(", %.2f MiB on the disk", report_mib(ledger_peak(plan, TIER_DISK)));
+    if (ledger_peak(plan, TIER_DISK)) printf(", %.2f MiB on the disk", size_mib(ledger_peak(plan, TIER_DISK)));
     printf(": planned and measured alike\n");
     if (plain_peak > peak) {
-        printf("saved      %.2f MiB by the memory flags (without them: %.2f MiB)\n", report_mib(plain_peak - peak),
-               report_mib(plain_peak));
+        printf("saved      %.2f MiB by the memory flags (without them: %.2f MiB)\n", size_mib(plain_peak - peak),
+               size_mib(plain_peak));
     } else {
         printf("saved      nothing: no memory flag was in use\n");
     }
-    printf("next       %s   (device peak %.2f MiB)\n", next, report_mib(next_peak));
+    printf("next       %s   (device peak %.2f MiB)\n", next, size_mib(next_peak));
 }
 
 #endif

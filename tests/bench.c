@@ -216,8 +216,8 @@ static void operations_sample(Trainer *m, Operations *all) {
     layer_take(m, &a, B, T, LEVEL_BLOCKS, false);
     void *dqkv = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * 3 * C * size, "dqkv");
     void *dout = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "dout");
-    const LayerWeights w = layer_weights(store, 0);
-    const LayerGradients g = layer_gradients(store, 0);
+    const LayerWeights w = tensor_layer_weights(store, 0);
+    const LayerGradients g = tensor_layer_gradients(store, 0);
     const LayerNorm ln1 = {w.ln1w, w.ln1b, a.ln1_mean, a.ln1_rstd, rows, C};
     const LayerNorm ln2 = {w.ln1w, w.ln1b, a.ln2_mean, a.ln2_rstd, rows, C};
     const LayerNormGradients dln1 = {g.ln1w, g.ln1b, false};
@@ -347,7 +347,7 @@ static void bench(int details, int samples, const char *line) {
     size_t tokens = m->config.B * m->config.T * m->config.micro_batches;
     printf("| `%s` | %.1f | %.1f | %.1f | %.1f | %.0f %% | %.1f | %.0f |\n", line, 1e-9 * flops / ideal_matmul,
            1e-9 * copy, 1e3 * ideal, 1e3 * step, 100 * ideal / step, (double)tokens / step,
-           report_mib(ledger_peak(&run_of(m)->plan.ledger, TIER_DEVICE)));
+           size_mib(ledger_peak(&run_of(m)->plan.ledger, TIER_DEVICE)));
     fflush(stdout);
     for (int i = 0; i < n_products; i++) {
         Product *p = &products[i];
@@ -415,7 +415,7 @@ static void bench_rivals(int rounds, const Rival *rivals, int n) {
         if (i == 0) first = step;
         printf("| `%s` | %d | %.1f | %.2f | %.1f | %.1f |\n", rivals[i].flags, trainers[i]->context.device->threads,
                1e3 * step, step / first, (double)(c->B * c->T * c->micro_batches) / step,
-               report_mib(ledger_peak(&run_of(trainers[i])->plan.ledger, TIER_DEVICE)));
+               size_mib(ledger_peak(&run_of(trainers[i])->plan.ledger, TIER_DEVICE)));
         close_trainer(trainers[i]);
     }
     fflush(stdout);

@@ -446,12 +446,12 @@ static void test_memory_of_124m(void **state) {
             if (level == 3) n += kinds[KIND_SCRATCH];
             most = size_max(most, n);
         }
-        printf("124M, bf16, T = 1024, -r %d: %.1f MiB per sequence\n", level, report_mib(most));
+        printf("124M, bf16, T = 1024, -r %d: %.1f MiB per sequence\n", level, size_mib(most));
         if (level < 3) {
-            assert_true(report_mib(most) < limits[level]);
+            assert_true(size_mib(most) < limits[level]);
         } else {
             const size_t *kinds = run_of(m)->plan.ledger.phases[PHASE_HEAD].kinds[TIER_DEVICE];
-            assert_true(report_mib(kinds[KIND_ACTIVATIONS]) <= 20);
+            assert_true(size_mib(kinds[KIND_ACTIVATIONS]) <= 20);
         }
         assert_int_equal(layout_parameters(&m->config.shape), 124439808);
         assert_in_range(padded_elements(&m->config.shape, 1), 124475904, 124475904 + 13 * NORM_CHUNK - 1);
