@@ -163,7 +163,7 @@ static uint64_t split_workspace(const MatrixLayout *d, uint32_t splits, uint32_t
     uint64_t elements = d->rows * d->columns * (uint64_t)d->batches;
     if (scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE) return 4096;
     size_t part = scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE ? 4 : element_bytes(d->type);
-    return size_round_up(elements * splits * part, 256);
+    return round_up(elements * splits * part, 256);
 }
 
 static uint8_t log2_of(uint32_t x, const char *call) {
@@ -276,13 +276,13 @@ static float gelu_slope(float x) {
 }
 
 // One value of D before it is rounded; `at` is its place in aux.
-static float epilogue_apply(const MatmulDesc *d, uint32_t type, float v, size_t row, size_t at) {
+static float epilogue_apply(const MatmulDesc *d, uint32_t type, float v, size_t row, size_t element) {
     const char *bias = d->bias ? memory_data(d->bias) : NULL;
     char *aux = d->aux ? memory_data(d->aux) : NULL;
     if (has_bias(d->epilogue)) v += element_get(bias, type, row);
-    if (has_aux(d->epilogue) && !reads_aux(d->epilogue)) element_set(aux, type, at, v);
+    if (has_aux(d->epilogue) && !reads_aux(d->epilogue)) element_set(aux, type, element, v);
     if (d->epilogue & CUBLASLT_EPILOGUE_GELU) v = gelu(v);
-    if (reads_aux(d->epilogue)) v *= gelu_slope(element_get(aux, type, at));
+    if (reads_aux(d->epilogue)) v *= gelu_slope(element_get(aux, type, element));
     return v;
 }
 

@@ -49,20 +49,21 @@ void **__cudaRegisterFatBinary(void *argument) {
     Container container;
     memcpy(&container, wrapper->data, sizeof(container));
     if (wrapper->magic != WRAPPER_MAGIC || container.magic != CONTAINER_MAGIC) fail("a fat binary of an unknown kind");
-    const char *at = wrapper->data + container.header_bytes, *end = at + container.n_bytes, *text = NULL;
+    const char *entry_start = wrapper->data + container.header_bytes, *end = entry_start + container.n_bytes;
+    const char *text = NULL;
     size_t n_text = 0;
     uint32_t best = 0;
-    while (at < end) {
+    while (entry_start < end) {
         Entry entry;
-        memcpy(&entry, at, sizeof(entry));
-        const char *data = at + entry.header_bytes;
+        memcpy(&entry, entry_start, sizeof(entry));
+        const char *data = entry_start + entry.header_bytes;
         bool is_text = entry.kind == KIND_PTX && entry.n_bytes > 0 && memmem(data, entry.n_bytes, ".version", 8);
         if (is_text && entry.architecture >= best && entry.architecture <= 80) {
             best = entry.architecture;
             text = data;
             n_text = strnlen(data, entry.n_bytes);
         }
-        at = data + entry.n_bytes;
+        entry_start = data + entry.n_bytes;
     }
     module_add(text, n_text);
     return (void **)emulator.n_modules;  // the number of the module, from 1

@@ -11,7 +11,7 @@
 typedef struct HostNote {
     uintptr_t begin, end;
     AccessKind kind;
-    Position at;
+    Position position;
     Clock clock;
     char name[96];
 } HostNote;
@@ -24,7 +24,7 @@ static bool is_conflict(const HostNote *a, const HostNote *b) {
 
 // Whatever will race with the old note will race with this one.
 static bool is_covered(const HostNote *old, const HostNote *by) {
-    return old->begin >= by->begin && old->end <= by->end && clock_is_after(&by->clock, old->at) &&
+    return old->begin >= by->begin && old->end <= by->end && clock_is_after(&by->clock, old->position) &&
            (by->kind == ACCESS_WRITE || old->kind == ACCESS_READ);
 }
 
@@ -33,8 +33,8 @@ static void note_add(const HostNote *note) {
     size_t kept = 0;
     for (size_t i = 0; i < emulator.n_host_notes; i++) {
         const HostNote *old = &emulator.host_notes[i];
-        if (is_conflict(old, note) && !clock_is_after(&note->clock, old->at) &&
-            !clock_is_after(&old->clock, note->at)) {
+        if (is_conflict(old, note) && !clock_is_after(&note->clock, old->position) &&
+            !clock_is_after(&old->clock, note->position)) {
             fail(
                 "race between streams: %s of pinned host memory %p by %s, and %s by %s in another stream, which no "
                 "event orders",
@@ -55,7 +55,7 @@ static HostNote note_of(const void *pointer, size_t n_bytes, AccessKind kind, co
 
 void host_touch(cudaStream_t stream, const void *pointer, size_t n_bytes, AccessKind kind, const char *name) {
     HostNote note = note_of(pointer, n_bytes, kind, name);
-    note.at = stream_next(stream, &note.clock);
+    note.position = stream_next(stream, &note.clock);
     note_add(&note);
 }
 
@@ -73,13 +73,13 @@ void host_forget(const void *pointer, size_t n_bytes) {
 static void host_access(const void *pointer, size_t n_bytes, AccessKind kind) {
     HostNote note = note_of(pointer, n_bytes, kind, "a host function");
     if (n_bytes == 0 || !emulator.started || !emulator.options.checks) return;
-    if (emulator.in_host_function && stream_executing(&note.at, &note.clock)) {
+    if (emulator.in_host_function && stream_executing(&note.position, &note.clock)) {
         note_add(&note);
         return;
     }
     for (size_t i = 0; i < emulator.n_host_notes; i++) {
         const HostNote *old = &emulator.host_notes[i];
-        if (!is_conflict(old, &note) || clock_is_after(&emulator.host_clock, old->at)) continue;
+        if (!is_conflict(old, &note) || clock_is_after(&emulator.host_clock, old->position)) continue;
         fail("race with the host: %s of pinned host memory %p, and %s by %s, for which the host has not waited",
              kind_name(kind), pointer, kind_name(old->kind), old->name);
     }

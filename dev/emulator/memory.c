@@ -57,7 +57,7 @@ bool memory_is_device(const void *pointer) {
 // Allocations
 
 uint64_t memory_allocate(size_t n_bytes, const char *name, bool is_variable) {
-    size_t taken = size_round_up(n_bytes, RED_ZONE);
+    size_t taken = round_up(n_bytes, RED_ZONE);
     if (taken > emulator.options.memory_bytes - emulator.counts.live_bytes) return 0;
     if (taken + RED_ZONE > emulator.arena_bytes - emulator.arena_used) {
         fail("the emulator is out of device addresses; EMULATOR_MEMORY sets the size of the device");
@@ -99,10 +99,10 @@ void memory_free(uint64_t address) {
     if (allocation->freed) fail("double free: 0x%llx, '%s'", (unsigned long long)address, allocation->name);
     allocation->freed = true;
     shadow_set_state(&emulator.global, address, allocation->n_bytes, FREED);
-    emulator.counts.live_bytes -= size_round_up(allocation->n_bytes, RED_ZONE);
+    emulator.counts.live_bytes -= round_up(allocation->n_bytes, RED_ZONE);
     emulator.counts.frees++;
     uintptr_t begin = (uintptr_t)memory_data((void *)(uintptr_t)address), page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t first = size_round_up(begin, page), end = (begin + allocation->n_bytes) / page * page;
+    uintptr_t first = round_up(begin, page), end = (begin + allocation->n_bytes) / page * page;
     if (first < end) madvise((void *)first, end - first, MADV_DONTNEED);
 }
 

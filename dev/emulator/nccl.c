@@ -86,11 +86,11 @@ static void reduce(const Launch *launch, const Call *call, size_t first, size_t 
     int n_ranks = launch->communicator->n_ranks;
     size_t size = number_bytes(call->type);
     bool is_average = call->reduction == ncclAvg;
-    for (size_t at = 0, part; at < n; at += part) {
-        part = n - at < CHUNK_BYTES / size ? n - at : CHUNK_BYTES / size;
-        char *sum = to + at * size;
+    for (size_t begin = 0, part; begin < n; begin += part) {
+        part = n - begin < CHUNK_BYTES / size ? n - begin : CHUNK_BYTES / size;
+        char *sum = to + begin * size;
         for (int r = 0; r < n_ranks; r++) {
-            ranks_read(launch, call, r, (first + at) * size, r == 0 ? sum : x, part * size);
+            ranks_read(launch, call, r, (first + begin) * size, r == 0 ? sum : x, part * size);
             if (is_average) numbers_scale(call->type, r == 0 ? sum : x, part, n_ranks, false);
             if (r > 0) numbers_reduce(call->type, call->reduction, sum, x, part);
         }

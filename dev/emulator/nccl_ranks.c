@@ -183,7 +183,7 @@ void ranks_post(Launch *launch) {
         const Call *call = &launch->calls[i];
         offsets[i] = (c->rank + 1) * DATA_APART + next;
         if (call->from_bytes > 0) data_write(c, offsets[i], memory_data(call->from), call->from_bytes);
-        next += (off_t)size_round_up(call->from_bytes, 4096);  // so that pages can be given back
+        next += (off_t)round_up(call->from_bytes, 4096);  // so that pages can be given back
     }
     meeting_lock(c->meeting);
     size_t n_used = 0;
@@ -207,14 +207,14 @@ void ranks_read(const Launch *launch, const Call *call, int peer, size_t offset,
     Communicator *c = launch->communicator;
     meeting_lock(c->meeting);
     const Post *post = post_match(c->meeting, c->rank, call, peer);
-    off_t at = post->offset + (off_t)offset;
+    off_t place = post->offset + (off_t)offset;
     meeting_unlock(c->meeting);
     for (char *data = to; n_bytes > 0;) {
-        ssize_t n = pread(c->file, data, n_bytes, at);
+        ssize_t n = pread(c->file, data, n_bytes, place);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) fail("nccl: shared memory can't be read: %s", n < 0 ? strerror(errno) : "it ends");
         data += n;
-        at += n;
+        place += n;
         n_bytes -= (size_t)n;
     }
 }

@@ -81,9 +81,9 @@ static int32_t register_find(Decoder *d, Text text, uint8_t *n_bytes) {
     int special = special_find(text);
     if (special != NOWHERE) {
         *n_bytes = 4;
-        int32_t *at = &d->function->special[special];
-        if (*at == NOWHERE) *at = register_new(d->function, 4);
-        return *at;
+        int32_t *index = &d->function->special[special];
+        if (*index == NOWHERE) *index = register_new(d->function, 4);
+        return *index;
     }
     Name *name = name_find(d, text);
     if (!name || (name->kind != NAME_REGISTER && name->kind != NAME_FAMILY)) return NOWHERE;
@@ -99,7 +99,7 @@ static uint32_t shared_place(Decoder *d, const Variable *variable) {
         if (d->placed[i].name.start == variable->name.start) return d->placed[i].pc;
     }
     Function *f = d->function;
-    uint32_t address = (uint32_t)size_round_up(f->static_shared_bytes, variable->align);
+    uint32_t address = (uint32_t)round_up(f->static_shared_bytes, variable->align);
     f->static_shared_bytes = address + (uint32_t)variable->n_bytes;
     d->placed = grown(d->placed, d->n_placed, sizeof(Label));
     d->placed[d->n_placed++] = (Label){variable->name, address};
@@ -376,7 +376,7 @@ static void declare_memory(Decoder *d, Text text, bool is_shared) {
     Type type;
     Parameter declared = declaration_parse(text, &align, &type);
     uint32_t *top = is_shared ? &d->function->static_shared_bytes : &d->function->local_bytes;
-    *top = (uint32_t)size_round_up(*top, align > 16 || is_shared ? align : 16);
+    *top = (uint32_t)round_up(*top, align > 16 || is_shared ? align : 16);
     name_add(d, (Name){.kind = is_shared ? NAME_SHARED : NAME_LOCAL, .name = declared.name, .address = *top});
     *top += declared.n_bytes;
 }
@@ -395,17 +395,18 @@ static uint32_t location_add(Decoder *d, Location location) {
 static void decode_location(Decoder *d, Text line) {
     char word[256];
     snprintf(word, sizeof(word), "%.*s", (int)line.n, line.start);
-    Location at = {0, 0, 0}, caller = {0, 0, 0};
-    if (sscanf(word, ".loc %u %u", &at.file, &at.line) != 2 || at.line == 0) return;
+    Location location = {0, 0, 0}, caller = {0, 0, 0};
+    if (sscanf(word, ".loc %u %u", &location.file, &location.line) != 2 || location.line == 0) return;
     const char *inlined = strstr(word, "inlined_at");
     if (inlined && sscanf(inlined, "inlined_at %u %u", &caller.file, &caller.line) == 2) {
         Function *f = d->function;
-        for (size_t i = f->n_locations; i-- > 1 && at.caller == 0;) {
-            if (f->locations[i].file == caller.file && f->locations[i].line == caller.line) at.caller = (uint32_t)i;
+        for (size_t i = f->n_locations; i-- > 1 && location.caller == 0;) {
+            const Location *known = &f->locations[i];
+            if (known->file == caller.file && known->line == caller.line) location.caller = (uint32_t)i;
         }
-        if (at.caller == 0) at.caller = location_add(d, caller);
+        if (location.caller == 0) location.caller = location_add(d, caller);
     }
-    d->location = location_add(d, at);
+    d->location = location_add(d, location);
 }
 
 static void decode_directive(Decoder *d, Text text) {

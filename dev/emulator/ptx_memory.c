@@ -447,13 +447,13 @@ static const char *generic_data(const Warp *warp, uint32_t lane, uint64_t addres
 
 // One conversion of a format; arguments lie aligned to their size. Returns where the next argument begins.
 static size_t print_one(const Warp *warp, uint32_t lane, const char *spec, size_t n_spec, const char *arguments,
-                        size_t at) {
+                        size_t offset) {
     char format[64], kind = spec[n_spec - 1];
     snprintf(format, sizeof(format), "%.*s", (int)n_spec, spec);
     bool is_wide = strchr("aAeEfFgGsp", kind) || strchr(format, 'l') || strchr(format, 'z') || strchr(format, 'j');
-    at = size_round_up(at, is_wide ? 8 : 4);
+    offset = round_up(offset, is_wide ? 8 : 4);
     uint64_t value = 0;
-    memcpy(&value, arguments + at, is_wide ? 8 : 4);
+    memcpy(&value, arguments + offset, is_wide ? 8 : 4);
     if (strchr("aAeEfFgG", kind)) {
         printf(format, bits_double(value));
     } else if (kind == 's') {
@@ -463,11 +463,11 @@ static size_t print_one(const Warp *warp, uint32_t lane, const char *spec, size_
     } else {
         printf(format, (uint32_t)value);
     }
-    return at + (is_wide ? 8 : 4);
+    return offset + (is_wide ? 8 : 4);
 }
 
 static void print_lane(const Warp *warp, uint32_t lane, const char *format, const char *arguments) {
-    size_t at = 0;
+    size_t offset = 0;
     while (*format != '\0') {
         size_t plain = strcspn(format, "%");
         fwrite(format, 1, plain, stdout);
@@ -478,7 +478,7 @@ static void print_lane(const Warp *warp, uint32_t lane, const char *format, cons
         if (format[n] == '%') {
             putchar('%');
         } else {
-            at = print_one(warp, lane, format, n + 1, arguments, at);
+            offset = print_one(warp, lane, format, n + 1, arguments, offset);
         }
         format += n + 1;
     }

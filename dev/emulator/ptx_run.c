@@ -449,7 +449,7 @@ static void block_run(Block *block) {
     order_begin_block(&block->order, block->n_warps);
     if (block->shared_bytes > 0) {
         memset(emulator.shared.data, 0xff, block->shared_bytes);
-        memset(emulator.shared.state, RED, size_round_up(block->shared_bytes, PAGE_BYTES));
+        memset(emulator.shared.state, RED, round_up(block->shared_bytes, PAGE_BYTES));
         memset(emulator.shared.state, FRESH, block->function->static_shared_bytes);
         memset(emulator.shared.state + block->dynamic_shared_at, FRESH, block->launch->dynamic_shared);
     }
@@ -480,14 +480,14 @@ static void block_run(Block *block) {
 // Registers of all warps; kept from launch to launch.
 static void warps_create(Block *block) {
     const Function *f = block->function;
-    uint32_t dynamic = (uint32_t)size_round_up(f->static_shared_bytes, 16);
-    size_t n_bytes = size_round_up(f->register_bytes, 64), n_predicates = f->n_predicates + 1;
+    uint32_t dynamic = (uint32_t)round_up(f->static_shared_bytes, 16);
+    size_t n_bytes = round_up(f->register_bytes, 64), n_predicates = f->n_predicates + 1;
     size_t local = (size_t)f->local_bytes * LANES;
-    size_t each = n_bytes + size_round_up(n_predicates * 4, 64) + 2 * size_round_up(local, 64);
+    size_t each = n_bytes + round_up(n_predicates * 4, 64) + 2 * round_up(local, 64);
     if (each * block->n_warps > block->n_memory) {
         free(block->memory);
         block->n_memory = each * block->n_warps;
-        block->memory = aligned_alloc(64, size_round_up(block->n_memory, 64));
+        block->memory = aligned_alloc(64, round_up(block->n_memory, 64));
         if (!block->memory) fail("the emulator is out of host memory (%zu bytes of registers)", block->n_memory);
     }
     for (uint32_t w = 0; w < block->n_warps; w++) {
@@ -496,8 +496,8 @@ static void warps_create(Block *block) {
         warp->registers = block->memory + each * w;
         warp->predicates = (uint32_t *)(void *)(warp->registers + n_bytes);
         memset(warp->predicates, 0, n_predicates * 4);
-        warp->local = (char *)warp->predicates + size_round_up(n_predicates * 4, 64);
-        warp->local_state = (uint8_t *)warp->local + size_round_up(local, 64);
+        warp->local = (char *)warp->predicates + round_up(n_predicates * 4, 64);
+        warp->local_state = (uint8_t *)warp->local + round_up(local, 64);
         for (size_t c = 0; c < f->n_constants; c++) {
             const Constant *constant = &f->constants[c];
             uint64_t value = constant->value + (constant->is_dynamic_shared ? dynamic : 0);
@@ -515,9 +515,9 @@ static void warps_create(Block *block) {
 static void grant_regions(const Launch *launch) {
     emulator.n_launches++;
     if (emulator.n_regions <= 1) return;
-    for (uint32_t at = 0; at + 8 <= launch->function->parameter_bytes; at += 8) {
+    for (uint32_t offset = 0; offset + 8 <= launch->function->parameter_bytes; offset += 8) {
         uint64_t word;
-        memcpy(&word, launch->parameters + at, 8);
+        memcpy(&word, launch->parameters + offset, 8);
         memory_grant(word, emulator.n_launches);
     }
 }
@@ -537,7 +537,7 @@ void launch_run(void *payload) {
     block->function = launch->function;
     block->n_threads = launch->block.x * launch->block.y * launch->block.z;
     block->n_warps = (block->n_threads + LANES - 1) / LANES;
-    block->dynamic_shared_at = (uint32_t)size_round_up(launch->function->static_shared_bytes, 16);
+    block->dynamic_shared_at = (uint32_t)round_up(launch->function->static_shared_bytes, 16);
     block->shared_bytes = launch->dynamic_shared > 0 ? block->dynamic_shared_at + (uint32_t)launch->dynamic_shared
                                                      : launch->function->static_shared_bytes;
     block->budget = emulator.options.instruction_budget;

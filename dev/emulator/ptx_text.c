@@ -27,8 +27,8 @@ Text text_trim(Text text) {
 }
 
 size_t text_find(Text text, char c) {
-    const char *at = memchr(text.start, c, text.n);
-    return at ? (size_t)(at - text.start) : text.n;
+    const char *found = memchr(text.start, c, text.n);
+    return found ? (size_t)(found - text.start) : text.n;
 }
 
 static Text text_from(Text text, size_t i) { return (Text){text.start + i, text.n - i}; }
@@ -121,7 +121,7 @@ static size_t parameters_parse(Text list, Parameter **parameters, uint32_t *n_by
         size_t align;
         Type type;
         Parameter p = declaration_parse(parts[i], &align, &type);
-        offset = (uint32_t)size_round_up(offset, align > 0 ? align : 1);
+        offset = (uint32_t)round_up(offset, align > 0 ? align : 1);
         (*parameters)[i] = (Parameter){p.name, offset, p.n_bytes};
         offset += p.n_bytes;
     }
@@ -135,10 +135,10 @@ static size_t parameters_parse(Text list, Parameter **parameters, uint32_t *n_by
 static int32_t directive_threads(Text header) {
     static const char *const NAMES[] = {".maxntid", ".reqntid"};
     for (int i = 0; i < 2; i++) {
-        const char *at = memmem(header.start, header.n, NAMES[i], strlen(NAMES[i]));
-        if (!at) continue;
+        const char *found = memmem(header.start, header.n, NAMES[i], strlen(NAMES[i]));
+        if (!found) continue;
         int32_t threads = 1;
-        char *end = (char *)at + strlen(NAMES[i]);
+        char *end = (char *)found + strlen(NAMES[i]);
         do threads *= (int32_t)strtol(end + 1, &end, 10);
         while (*end == ',');
         return threads;
@@ -210,12 +210,12 @@ static void variable_initialise(Variable *variable, Type type) {
     Text list = text_trim(variable->initial);
     if (list.n == 0) return;
     if (list.start[0] == '{') list = (Text){list.start + 1, list.n - 2};
-    size_t element = type_bytes(type), at = 0;
-    while (list.n > 0 && at + element <= variable->n_bytes) {
+    size_t element = type_bytes(type), offset = 0;
+    while (list.n > 0 && offset + element <= variable->n_bytes) {
         size_t end = text_find(list, ',');
         uint64_t value = initial_value(variable->module, text_trim((Text){list.start, end}));
-        memcpy(data + at, &value, element);
-        at += element;
+        memcpy(data + offset, &value, element);
+        offset += element;
         list = text_from(list, end < list.n ? end + 1 : end);
     }
 }

@@ -54,14 +54,14 @@ static const char *file_name(const Function *function, uint32_t file) {
 // "file.cu:12", and where that line was inlined: "header.h:7, inlined at file.cu:12".
 void report_location(const Function *function, uint32_t location, char *text, size_t n_text) {
     size_t n = 0;
-    for (uint32_t at = location, depth = 0; at < function->n_locations && depth < 8; depth++) {
-        const Location *l = &function->locations[at];
+    for (uint32_t place = location, depth = 0; place < function->n_locations && depth < 8; depth++) {
+        const Location *l = &function->locations[place];
         if (l->line == 0) break;
         const char *path = file_name(function, l->file), *slash = strrchr(path, '/');
         n += (size_t)snprintf(text + n, n_text - n, "%s%s:%u", depth > 0 ? ", inlined at " : "",
                               slash ? slash + 1 : path, l->line);
-        at = l->caller;
-        if (at == 0 || n >= n_text) return;
+        place = l->caller;
+        if (place == 0 || n >= n_text) return;
     }
     if (n == 0) snprintf(text, n_text, "line unknown (-lineinfo)");
 }
@@ -88,8 +88,9 @@ void warp_fail(const Warp *warp, const Instruction *instruction, uint32_t lane, 
 static void cover_function(FILE *file, const Function *function) {
     for (size_t i = 1; i < function->n_locations; i++) {
         if (function->locations[i].line == 0) continue;
-        for (uint32_t at = (uint32_t)i, depth = 0; at != 0 && depth < 8; at = function->locations[at].caller, depth++) {
-            const Location *l = &function->locations[at];
+        uint32_t place = (uint32_t)i;
+        for (uint32_t depth = 0; place != 0 && depth < 8; place = function->locations[place].caller, depth++) {
+            const Location *l = &function->locations[place];
             fprintf(file, "%s\t%u\t%d\t%s\n", file_name(function, l->file), l->line, function->executed[i],
                     function->pretty);
         }
@@ -102,9 +103,10 @@ static void cover_text(FILE *file, const Function *function) {
     while (rest.n > 0) {
         size_t n = text_find(rest, '\n');
         Text line = text_trim((Text){rest.start, n});
-        unsigned number, at;
-        if (text_starts(line, ".loc") && sscanf(line.start, ".loc %u %u", &number, &at) == 2 && at > 0) {
-            fprintf(file, "%s\t%u\t0\t%s\n", file_name(function, number), at, function->pretty);
+        unsigned number, line_number;
+        const bool is_place = text_starts(line, ".loc");
+        if (is_place && sscanf(line.start, ".loc %u %u", &number, &line_number) == 2 && line_number > 0) {
+            fprintf(file, "%s\t%u\t0\t%s\n", file_name(function, number), line_number, function->pretty);
         }
         n = n < rest.n ? n + 1 : n;
         rest = (Text){rest.start + n, rest.n - n};

@@ -26,7 +26,7 @@ static size_t option_size(const char *name, size_t otherwise) {
 }
 
 static void options_read(Options *options) {
-    options->memory_bytes = size_round_up(option_size("EMULATOR_MEMORY", (size_t)1 << 30), 4096);
+    options->memory_bytes = round_up(option_size("EMULATOR_MEMORY", (size_t)1 << 30), 4096);
     options->instruction_budget = option_size("EMULATOR_BUDGET", (size_t)2000 << 20);
     const char *checks = getenv("EMULATOR_CHECKS"), *order = getenv("EMULATOR_STREAMS"),
                *target = getenv("EMULATOR_TARGET");

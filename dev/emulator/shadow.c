@@ -21,7 +21,7 @@ static void *reserve(size_t n_bytes) {
 }
 
 void shadow_create(Shadow *shadow, const char *name, uint64_t base, size_t n_bytes, size_t reserved, bool with_data) {
-    reserved = size_round_up(reserved, PAGE_BYTES);
+    reserved = round_up(reserved, PAGE_BYTES);
     *shadow = (Shadow){.name = name, .base = base, .n_bytes = n_bytes};
     if (with_data) shadow->data = reserve(reserved);
     shadow->state = reserve(reserved + 4096);
@@ -580,15 +580,15 @@ static void touch_range(uint64_t address, size_t n_bytes, AccessKind kind, const
     Shadow *shadow = &emulator.global;
     size_t begin = address - shadow->base, end = begin + n_bytes;
     Cell mine = cell_of(stream_take_serials(0), 1, 0, 0, 0);
-    for (size_t at = begin; at < end;) {
-        uint32_t size = at % 4 == 0 && end - at >= 4 ? 4 : at % 2 == 0 && end - at >= 2 ? 2 : 1;
-        uint32_t shift = shift_for(shadow, at, size);
-        size_t page_end = at / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES, stop = end < page_end ? end : page_end;
+    for (size_t address = begin; address < end;) {
+        uint32_t size = address % 4 == 0 && end - address >= 4 ? 4 : address % 2 == 0 && end - address >= 2 ? 2 : 1;
+        uint32_t shift = shift_for(shadow, address, size);
+        size_t page_end = address / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES, stop = end < page_end ? end : page_end;
         stop = stop >> shift << shift;
-        check_part(shadow, at, stop, shift, kind, what);
+        check_part(shadow, address, stop, shift, kind, what);
         Cell *noted = kind == ACCESS_READ ? shadow->reader[shift] : shadow->writer[shift];
-        for (size_t c = at >> shift; c < stop >> shift && notes; c++) noted[c] = mine;
-        at = stop;
+        for (size_t c = address >> shift; c < stop >> shift && notes; c++) noted[c] = mine;
+        address = stop;
     }
 }
 
@@ -598,9 +598,9 @@ void shadow_take(uint64_t address, size_t n_bytes, const char *what) {
 }
 
 bool shadow_is_all(uint64_t address, size_t n_bytes, int state) {
-    const uint8_t *at = emulator.global.state + (address - emulator.global.base);
+    const uint8_t *states = emulator.global.state + (address - emulator.global.base);
     uint8_t differ = 0;
-    for (size_t i = 0; i < n_bytes; i++) differ |= (uint8_t)(at[i] ^ state);
+    for (size_t i = 0; i < n_bytes; i++) differ |= (uint8_t)(states[i] ^ state);
     return differ == 0;
 }
 

@@ -48,7 +48,7 @@ enum { PAGE_BYTES = 256, LINE_BYTES = 16, RED_ZONE = 512 };
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-static inline size_t size_round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+static inline size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // report.c
