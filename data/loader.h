@@ -60,11 +60,13 @@ typedef struct Loader {
     glob_t found;  // owns the paths
 } Loader;
 
+// A shard's path.
 static inline const char *loader_path(const Loader *loader, size_t shard) { return loader->found.gl_pathv[shard]; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Reading
 
+// n_bytes of a shard from `offset` on, or the program ends.
 static inline void loader_read_bytes(const Loader *loader, size_t shard, void *buffer, size_t n_bytes, size_t offset) {
     for (size_t done = 0; done < n_bytes;) {
         ssize_t n = pread(loader->shards[shard].file, (char *)buffer + done, n_bytes - done, (off_t)(offset + done));
@@ -78,6 +80,7 @@ static inline void loader_read_bytes(const Loader *loader, size_t shard, void *b
     }
 }
 
+// n tokens of a shard from `first` on, in the machine's byte order.
 static inline void loader_read_tokens(const Loader *loader, size_t shard, size_t first, size_t n, uint16_t *tokens) {
     loader_read_bytes(loader, shard, tokens, n * 2, TOKENS_HEADER_BYTES + first * 2);
     const unsigned char *bytes = (const unsigned char *)tokens;
@@ -131,6 +134,7 @@ static inline void loader_read(const Loader *loader, size_t window, size_t vocab
 // ---------------------------------------------------------------------------------------------------------------
 // Opening
 
+// Entry of a header: little-endian 32 bits, unsigned.
 static inline uint32_t loader_header_entry(const unsigned char *header, size_t entry) {
     const unsigned char *b = header + 4 * entry;
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
@@ -179,6 +183,7 @@ static inline int loader_open_file(const char *path) {
     return open(path, flags);
 }
 
+// Opens a shard and counts its tokens and windows; ends the program, with the way out, if it is no token file.
 static inline void loader_open_shard(Loader *loader, size_t shard, const char *pattern) {
     const char *path = loader_path(loader, shard);
     int file = loader_open_file(path);
@@ -212,6 +217,7 @@ static inline void loader_open_shard(Loader *loader, size_t shard, const char *p
     loader->n_windows += size_ceil_div(n_tokens - 1, loader->T);
 }
 
+// Of all shards: what tells this data from other data, as far as their sizes, first and last tokens do.
 static inline uint64_t loader_fingerprint(const Loader *loader) {
     uint16_t tokens[TOKENS_FINGERPRINTED];
     uint64_t hash = random_mix(loader->n_shards);
@@ -241,6 +247,7 @@ static inline void loader_open(Loader *loader, const char *pattern, size_t T) {
     loader->fingerprint = loader_fingerprint(loader);
 }
 
+// Closes all files.
 static inline void loader_close(Loader *loader) {
     for (size_t shard = 0; shard < loader->n_shards; shard++) close(loader->shards[shard].file);
     free(loader->shards);

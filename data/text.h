@@ -22,6 +22,7 @@ typedef struct TextOut {
     int n_pending;
 } TextOut;
 
+// Text that goes to `file`, with no character begun.
 static inline void text_open(TextOut *out, FILE *file) {
     memset(out, 0, sizeof(*out));
     out->file = file;
@@ -45,11 +46,13 @@ static inline bool text_continues(unsigned char lead, int position, unsigned cha
     return byte >= low && byte <= high;
 }
 
+// U+FFFD in place of what is pending.
 static inline void text_put_replacement(TextOut *out) {
     fwrite("\xef\xbf\xbd", 1, 3, out->file);
     out->n_pending = 0;
 }
 
+// The next byte of the text.
 static inline void text_put_byte(TextOut *out, unsigned char byte) {
     if (out->n_pending > 0 && !text_continues(out->pending[0], out->n_pending, byte)) text_put_replacement(out);
     if (out->n_pending == 0 && text_length(byte) == 0) {
@@ -69,6 +72,7 @@ static inline void text_put_byte(TextOut *out, unsigned char byte) {
     out->n_pending = 0;
 }
 
+// The next n bytes of the text.
 static inline void text_put(TextOut *out, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) text_put_byte(out, (unsigned char)bytes[i]);
 }

@@ -75,6 +75,7 @@ static inline void tokenizer_index(Tokenizer *tokenizer, const char *path, size_
     if (offset != n_bytes) die("the tokenizer '%s' is damaged: %zu bytes after the last token", path, n_bytes - offset);
 }
 
+// Reads a tokenizer file for tokenizer->vocabulary, or ends the program.
 static inline void tokenizer_load(Tokenizer *tokenizer, const char *path) {
     struct stat status;
     if (stat(path, &status) != 0) die("cannot open the tokenizer '%s': %s", path, error_text());
@@ -112,6 +113,7 @@ static inline void tokenizer_open(Tokenizer *tokenizer, const char *path, size_t
     }
 }
 
+// Frees what tokenizer_open() took.
 static inline void tokenizer_close(Tokenizer *tokenizer) {
     free(tokenizer->bytes);
     free(tokenizer->starts);
@@ -121,6 +123,7 @@ static inline void tokenizer_close(Tokenizer *tokenizer) {
 // The id that ends one text and begins the next; -1 where none is known.
 static inline int tokenizer_end_of_text(const Tokenizer *tokenizer) { return tokenizer->end_of_text; }
 
+// A token's text; <123> where it has none.
 static inline void tokenizer_put(const Tokenizer *tokenizer, TextOut *out, int id) {
     bool is_known = id >= 0 && (size_t)id < tokenizer->vocabulary;
     if (is_known && tokenizer->bytes != NULL) {

@@ -40,6 +40,7 @@ typedef struct {
 // Bytes of a slot.
 static inline size_t batch_bytes(const Config *config) { return (4 * config->B * config->T + 1) * sizeof(int32_t); }
 
+// Takes the batch's memory; nothing is read yet.
 static inline void batch_open(Batch *b, Device *device, Memory *memory, const Config *config, const Data *data,
                               const Ranks *ranks) {
     const size_t n = config->B * config->T, n_bytes = batch_bytes(config);

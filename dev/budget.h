@@ -27,11 +27,13 @@ static inline void budget_open(Budget *budget, const Options *o, const Device *d
     budget->bytes[TIER_HOST] = (size_t)(on_host * free_part);
 }
 
+// Bytes of a tier's memory that a run with this ledger needs; where device and host are one, of both.
 static inline size_t budget_needed(const Budget *budget, const Ledger *ledger, Tier tier) {
     size_t other = budget->shared ? ledger_peak(ledger, tier == TIER_DEVICE ? TIER_HOST : TIER_DEVICE) : 0;
     return ledger_peak(ledger, tier) + other;
 }
 
+// Whether a run with this ledger fits.
 static inline bool budget_fits(const Budget *budget, const Ledger *ledger) {
     return budget_needed(budget, ledger, TIER_DEVICE) <= budget->bytes[TIER_DEVICE] &&
            (budget->shared || budget_needed(budget, ledger, TIER_HOST) <= budget->bytes[TIER_HOST]);

@@ -37,10 +37,12 @@ typedef struct {
     uint64_t header_hash;  // of everything before
 } CheckpointHeader;
 
+// The hash of everything before header_hash.
 static inline uint64_t checkpoint_header_hash(const CheckpointHeader *header) {
     return file_hash(1, header, offsetof(CheckpointHeader, header_hash));
 }
 
+// The model's shape, as the header has it.
 static inline ModelShape checkpoint_shape(const CheckpointHeader *header) {
     ModelShape shape;
     shape.L = (size_t)header->L;
@@ -55,6 +57,7 @@ static inline ModelShape checkpoint_shape(const CheckpointHeader *header) {
 // ---------------------------------------------------------------------------------------------------------------
 // Saving
 
+// A file could not be written (errno): what there is of it goes, and the program ends.
 static inline void checkpoint_fail(int fd, const char *partial, const char *path) {
     const char *text = error_text();
     if (fd >= 0) close(fd);

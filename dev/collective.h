@@ -24,6 +24,7 @@ typedef struct {
     size_t n_bytes, shard_elements, begin, n;
 } CollectiveCall;
 
+// Every rank's shard to all ranks, in place; called on the queue with a CollectiveCall.
 static inline void collective_gather_mpi(void *argument) {
 #ifdef USE_MPI
     const CollectiveCall *c = (const CollectiveCall *)argument;
@@ -37,6 +38,7 @@ static inline void collective_gather_mpi(void *argument) {
 // Where the piece from `peer` lies in what rank `rank` receives.
 static inline size_t collective_place(int rank, int peer) { return (size_t)(peer < rank ? peer : peer - 1); }
 
+// The exchange of pieces by MPI; called on the queue with a CollectiveCall.
 static inline void collective_exchange_mpi(void *argument) {
 #ifdef USE_MPI
     const CollectiveCall *c = (const CollectiveCall *)argument;
@@ -55,6 +57,7 @@ static inline void collective_exchange_mpi(void *argument) {
 }
 
 #ifdef HAVE_NCCL
+// The exchange of pieces by NCCL, put on the collective queue.
 static inline void collective_exchange_nccl(Ranks *ranks, Device *device, const float *whole, size_t shard_elements,
                                             size_t begin, size_t n, float *received) {
     cudaStream_t stream = device->cuda->queues[QUEUE_COLLECTIVE];

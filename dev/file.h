@@ -23,6 +23,7 @@ static inline uint64_t file_hash(uint64_t hash, const void *data, size_t n_bytes
     return hash;
 }
 
+// Writes all n_bytes. False: errno says why (ENOSPC also where nothing was written).
 static inline bool file_write(int fd, const void *data, size_t n_bytes) {
     const char *from = (const char *)data;
     while (n_bytes > 0) {

@@ -101,12 +101,14 @@ typedef struct {
     size_t depth[TIERS];  // the most buffers on the stack
 } Ledger;
 
+// The most bytes of a tier that are in use at a time.
 static inline size_t ledger_peak(const Ledger *ledger, Tier tier) {
     size_t peak = 0;
     for (int p = 0; p < PHASES; p++) peak = size_max(peak, ledger->phases[p].peak[tier]);
     return peak;
 }
 
+// The phase in which that is.
 static inline Phase ledger_peak_phase(const Ledger *ledger, Tier tier) {
     int best = 0;
     for (int p = 1; p < PHASES; p++) {

@@ -34,6 +34,7 @@ typedef struct {
     int steps_fd;
 } Log;
 
+// directory/name to `path` (size).
 static inline void log_path(char *path, size_t size, const char *directory, const char *name) {
     int n = snprintf(path, size, "%s/%s", directory, name);
     if (n < 0 || (size_t)n >= size) die("-o %s: the path is too long", directory);
@@ -82,10 +83,12 @@ static inline void log_open(Log *log, const char *directory, int64_t last_step) 
     if (log->steps_fd < 0) die("can't write %s: %s", path, error_text());
 }
 
+// What was written is in the file already.
 static inline void log_close(Log *log) {
     if (log->steps_fd >= 0) close(log->steps_fd);
 }
 
+// Appends a step's line to steps.csv.
 static inline void log_step(Log *log, const StepRow *r) {
     if (log->steps_fd < 0) return;
     char line[512], val[32] = "";
@@ -101,6 +104,7 @@ static inline void log_step(Log *log, const StepRow *r) {
     }
 }
 
+// A rank's lines of memory.csv; measured NULL: of a plan that was not run.
 static inline void log_memory_rank(FILE *file, int rank, const Ledger *plan, const Ledger *measured) {
     for (int p = 0; p < PHASES; p++) {
         for (int t = 0; t < TIERS && plan->phases[p].occurred; t++) {

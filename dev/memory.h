@@ -61,8 +61,10 @@ typedef struct {
 // ---------------------------------------------------------------------------------------------------------------
 // Ledger
 
+// Bytes of a slab that are taken now.
 static inline size_t memory_slab_used(const Slab *slab) { return slab->kept + slab->stacked; }
 
+// Looks whether the tier's use is the most so far, of the phase and of the step; the ledger keeps what it was made of.
 static inline void memory_note_peak(Memory *memory, Tier tier) {
     Slab *slab = &memory->slabs[tier];
     memory->step_peak[tier] = size_max(memory->step_peak[tier], memory_slab_used(slab));
@@ -73,12 +75,14 @@ static inline void memory_note_peak(Memory *memory, Tier tier) {
     phase->top[tier] = slab->depth > 0 ? slab->entries[slab->depth - 1].kind : KIND_WEIGHTS;
 }
 
+// Counts a take: in the trace, which tells one order of takes from another, and in its kind.
 static inline void memory_note_take(Memory *memory, Tier tier, Kind kind, size_t n_bytes) {
     memory->trace = random_mix(memory->trace ^ ((uint64_t)n_bytes << 8 | (uint64_t)kind << 2 | (uint64_t)tier));
     memory->slabs[tier].kinds[kind] += n_bytes;
     memory_note_peak(memory, tier);
 }
 
+// Ends the program if the plan has no room for a take of n_bytes.
 static inline void memory_check_room(Memory *memory, Tier tier, size_t n_bytes, const char *owner) {
     Slab *slab = &memory->slabs[tier];
     if (n_bytes <= slab->capacity - memory_slab_used(slab)) return;
@@ -114,6 +118,7 @@ static inline void *memory_keep_aligned(Memory *memory, Tier tier, Kind kind, si
     return pointer;
 }
 
+// memory_keep_aligned() at multiples of MEMORY_ALIGN: memory for the whole run.
 static inline void *memory_keep(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
     return memory_keep_aligned(memory, tier, kind, n_bytes, MEMORY_ALIGN, owner);
 }
@@ -155,12 +160,15 @@ static inline void *memory_push_aligned(Memory *memory, Tier tier, Kind kind, si
     return pointer;
 }
 
+// memory_push_aligned() at multiples of MEMORY_ALIGN: memory until memory_release().
 static inline void *memory_push(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
     return memory_push_aligned(memory, tier, kind, n_bytes, MEMORY_ALIGN, owner);
 }
 
+// The top of a tier's stack, for memory_release().
 static inline size_t memory_mark(const Memory *memory, Tier tier) { return memory->slabs[tier].depth; }
 
+// Gives back all that was pushed since the mark.
 static inline void memory_release(Memory *memory, Tier tier, size_t mark) {
     Slab *slab = &memory->slabs[tier];
     while (slab->depth > mark) {
@@ -190,6 +198,7 @@ static inline bool memory_on_gpu(const Memory *memory, Tier tier) {
     return tier == TIER_DEVICE && memory->device->real == DEVICE_CUDA;
 }
 
+// A tier's memory from the system, n_bytes; ends the program if there is not so much.
 static inline void *memory_reserve_slab(const Memory *memory, Tier tier, size_t n_bytes) {
     if (memory_on_gpu(memory, tier)) {
         void *base = NULL;
@@ -249,6 +258,7 @@ static inline void memory_close(Memory *memory) {
 // ---------------------------------------------------------------------------------------------------------------
 // Phases
 
+// A phase begins: from here on takes are counted as its own, until memory_end().
 static inline void memory_begin(Memory *memory, Phase phase) {
     memory->phase = phase;
     memory->in_phase = true;

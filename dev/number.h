@@ -29,12 +29,14 @@ enum { NUMBER_BLOCK = 1024 };
 #define NUMBER_PREFETCH(pointer) ((void)0)
 #endif
 
+// Bytes of a number.
 HOST_DEVICE size_t number_size(Dtype dtype) { return dtype == FP32 ? 4 : 2; }
 static inline const char *number_name(Dtype dtype) { return dtype == FP32 ? "fp32" : dtype == BF16 ? "bf16" : "fp16"; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Conversions
 
+// A float's bits, and the float of bits.
 HOST_DEVICE uint32_t number_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -47,6 +49,7 @@ HOST_DEVICE float number_of_bits(uint32_t bits) {
     return x;
 }
 
+// Exact.
 HOST_DEVICE float number_from_bf16(uint16_t x) { return number_of_bits((uint32_t)x << 16); }
 
 // Round to nearest even; NaN stays NaN (quiet), overflow becomes infinity.
@@ -57,6 +60,7 @@ HOST_DEVICE uint16_t number_to_bf16(float x) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
+// Exact.
 HOST_DEVICE float number_from_fp16(uint16_t x) {
     uint32_t magnitude = (uint32_t)(x & 0x7fffu) << 13, sign = (uint32_t)(x & 0x8000u) << 16;
     uint32_t special = (x & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;           // infinity, NaN
@@ -85,6 +89,7 @@ HOST_DEVICE uint16_t number_to_16(Dtype dtype, float x) {
     return dtype == BF16 ? number_to_bf16(x) : number_to_fp16(x);
 }
 
+// Where an element of a stored array is.
 HOST_DEVICE void *number_pointer(Dtype dtype, void *base, size_t element) {
     return (char *)base + element * number_size(dtype);
 }
@@ -126,6 +131,7 @@ static inline void number_store(Dtype dtype, void *base, size_t first, size_t n,
     }
 }
 
+// One element as fp32.
 HOST_DEVICE float number_get(Dtype dtype, const void *base, size_t i) {
     return dtype == FP32 ? ((const float *)base)[i] : number_from_16(dtype, ((const uint16_t *)base)[i]);
 }

@@ -13,6 +13,7 @@ enum { PARTIALS = 16 };
 
 static_assert((int)NUMBER_BLOCK % (int)PARTIALS == 0, "blocks move no element to another sum");
 
+// The sum of the partial sums, by the tree.
 static inline float partials_total(const float *partials) {
     float sum[PARTIALS];
     memcpy(sum, partials, sizeof(sum));
@@ -22,6 +23,7 @@ static inline float partials_total(const float *partials) {
     return sum[0];
 }
 
+// Adds x[0 ... n) to the partial sums.
 static inline void partials_add(float *partials, const float *x, size_t n) {
     float sum[PARTIALS];
     memcpy(sum, partials, sizeof(sum));
@@ -33,6 +35,7 @@ static inline void partials_add(float *partials, const float *x, size_t n) {
     memcpy(partials, sum, sizeof(sum));
 }
 
+// Adds x[i] y[i], i < n, by fused multiply-adds.
 static inline void partials_add_products(float *partials, const float *x, const float *y, size_t n) {
     float sum[PARTIALS];
     memcpy(sum, partials, sizeof(sum));
@@ -44,6 +47,7 @@ static inline void partials_add_products(float *partials, const float *x, const 
     memcpy(partials, sum, sizeof(sum));
 }
 
+// Adds (x[i] - mean)^2, i < n.
 static inline void partials_add_squared_differences(float *partials, const float *x, float mean, size_t n) {
     float sum[PARTIALS];
     memcpy(sum, partials, sizeof(sum));

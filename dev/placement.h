@@ -16,6 +16,7 @@ typedef struct {
 // What every block of parameters is made of, each with a home of its own.
 enum { HOME_WEIGHTS, HOME_GRADIENTS, HOME_MASTER, HOME_M, HOME_V, HOMES };
 
+// The tier of a home.
 static inline Tier placement_tier(const Placement *place, int home) {
     return home == HOME_WEIGHTS ? place->weights : home == HOME_GRADIENTS ? place->gradients : place->optimizer;
 }
@@ -28,6 +29,7 @@ static inline bool placement_sharded(const Placement *place, int home) {
 // Whether a rank updates its shard of every block, not all of it; then it needs no other gradients.
 static inline bool placement_updates_shard(const Placement *place) { return placement_sharded(place, HOME_M); }
 
+// Whether anything has its home on the disk.
 static inline bool placement_uses_disk(const Placement *place) {
     return place->optimizer == TIER_DISK || place->gradients == TIER_DISK || place->weights == TIER_DISK ||
            place->activations == TIER_DISK;

@@ -16,6 +16,7 @@ typedef struct {
 // ---------------------------------------------------------------------------------------------------------------
 // Tables of memory
 
+// A row of a table: bytes of a kind in every phase's peak, MiB; kind < 0: of all.
 static inline void report_table_row(const Ledger *ledger, const char *name, int tier, int kind) {
     printf("  %-22s", name);
     for (int p = 0; p < PHASES; p++) {

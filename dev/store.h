@@ -70,6 +70,7 @@ typedef struct {
     DeviceEvent *ready, *stashed, *joins[QUEUES];
 } Store;
 
+// Where a block's tensors are; all layers have the same.
 static inline const BlockLayout *store_layout(const Store *store, size_t block) {
     return block == 0 ? &store->embedding : &store->layer;
 }
@@ -79,6 +80,7 @@ static inline size_t store_offset(const Store *store, size_t block) {
     return block == 0 ? 0 : store->embedding.n_elements + (block - 1) * store->layer.n_elements;
 }
 
+// Elements of a block that are one rank's.
 static inline size_t store_shard_elements(const Store *store, size_t block) {
     return store_layout(store, block)->n_elements / (size_t)store->ranks->size;
 }
@@ -123,6 +125,7 @@ static inline void store_open_home(Store *store, int home, size_t size, Kind kin
                                           h->tier == TIER_DISK ? (size_t)MEMORY_PAGE : (size_t)MEMORY_ALIGN, owner);
 }
 
+// Slots for blocks that have their home elsewhere: block 0 has its own, layers take turns in two.
 static inline void store_open_slots(Store *store, Slot *slots, size_t size, Kind kind, const char *owner) {
     for (size_t i = 0; i < SLOTS; i++) {
         if (i == 1 && store->shape.L < 2) continue;  // block 1 is in slot 2
@@ -147,6 +150,7 @@ static inline void store_open_exchange(Store *store) {
     }
 }
 
+// The residual stream's home and slots, if it lives away; n_bytes: of (B,T,C).
 static inline void store_open_stream(Store *store, size_t n_bytes) {
     StoreStream *stream = &store->stream;
     Memory *memory = store->memory;
@@ -323,6 +327,7 @@ static inline void store_initialise(Store *store, uint64_t seed) {
 // ---------------------------------------------------------------------------------------------------------------
 // Weights: what the training step calls
 
+// The block's slot among the three.
 static inline Slot *store_slot(Slot *slots, size_t block) { return &slots[block == 0 ? 0 : 1 + block % 2]; }
 
 // Starts the way of a block's weights into its slot, unless it is there.
@@ -355,6 +360,7 @@ static inline void store_weights_begin(Store *store, size_t block, int64_t next)
     if (next != NO_BLOCK) store_fetch_weights(store, (size_t)next);
 }
 
+// A block's weights in the compute type, where they are now; after store_weights_begin().
 static inline const char *store_weights(const Store *store, size_t block) {
     if (store_in_place(store, HOME_WEIGHTS)) return store_pointer(store, HOME_WEIGHTS, block, 0);
     return store_slot((Slot *)(uintptr_t)store->weights, block)->data;
@@ -380,6 +386,7 @@ static inline bool store_gradients_add(const Store *store) {
     return !store->first && !store->homes[HOME_GRADIENTS].sharded;
 }
 
+// Starts the way of a block's gradients into its slot, unless they are there.
 static inline void store_fetch_gradients(Store *store, size_t block) {
     Slot *slot = store_slot(store->gradients, block);
     if (slot_holds(slot, block)) return;
@@ -481,6 +488,7 @@ static inline void store_gradients_done(Store *store, size_t block) {
 // Whether it does; otherwise it is on the stack, and nothing below may be called.
 static inline bool store_stream_is_away(const Store *store) { return store->stream.tier != TIER_DEVICE; }
 
+// x[l]'s home.
 static inline char *store_stream_pointer(const Store *store, size_t l) {
     return store->stream.base + l * store->stream.distance;
 }

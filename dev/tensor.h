@@ -28,6 +28,7 @@ typedef struct {
     float *ln1w, *ln1b, *qkvw, *qkvb, *attprojw, *attprojb, *ln2w, *ln2b, *fcw, *fcb, *fcprojw, *fcprojb;
 } LayerGradients;
 
+// Of layer l.
 static inline LayerWeights tensor_layer_weights(const Store *store, size_t l) {
     LayerWeights w;
     w.ln1w = tensor_weights(store, l + 1, TENSOR_LN1W);
@@ -45,6 +46,7 @@ static inline LayerWeights tensor_layer_weights(const Store *store, size_t l) {
     return w;
 }
 
+// Of layer l.
 static inline LayerGradients tensor_layer_gradients(Store *store, size_t l) {
     LayerGradients g;
     g.ln1w = tensor_gradients(store, l + 1, TENSOR_LN1W);
