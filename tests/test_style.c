@@ -44,6 +44,7 @@ static void test_columns(void **state) {
     check("a.h", "int x;\n\n// short\n", 0, NULL);
 }
 
+#define KERNEL "template <int A, int B>\n__global__ static void __launch_bounds__(A, B)\n"
 #define EIGHT "int a, int b, int c, int d, int e, int f, int g, int h"
 
 static void test_parameters(void **state) {
@@ -57,10 +58,8 @@ static void test_parameters(void **state) {
     check("a.c", "int x = g(1, 2, 3, 4, 5, 6, 7, 8, 9);\n", 0, NULL);         // a call
     check("a.c", "static int f(int (*of)(int, int, int), " EIGHT ") {\n}\n", 1, "f takes 9 parameters");
     check("a.c", "static int f(int (*of)(int, int, int), int a) {\n}\n", 0, NULL);
-    check("a.cuh", "template <int A, int B>\n__global__ static void __launch_bounds__(A, B)\n    k(" EIGHT ") {\n}\n", 0,
-          NULL);
-    check("a.cuh", "template <int A, int B>\n__global__ static void __launch_bounds__(A, B)\n    k(" EIGHT ", V<A, B> i) "
-          "{\n}\n", 1, "a.cuh:1: k takes 9 parameters");
+    check("a.cuh", KERNEL "    k(" EIGHT ") {\n}\n", 0, NULL);
+    check("a.cuh", KERNEL "    k(" EIGHT ", V<A, B> i) {\n}\n", 1, "a.cuh:1: k takes 9 parameters");
     check("a.sh", "f(" EIGHT ", int i) {\n}\n", 0, NULL);  // no C
 }
 
