@@ -86,6 +86,25 @@ static inline char *read_file(const char *path, size_t *n_bytes) {
     return bytes;
 }
 
+// What function(argument) prints on stdout, to be freed.
+static inline char *printed(void (*function)(void *), void *argument) {
+    const char *parent = getenv("TMPDIR");
+    char path[256];
+    snprintf(path, sizeof(path), "%s/train_gpt.XXXXXX", parent != NULL ? parent : "/tmp");
+    int file = mkstemp(path), before = dup(1);
+    assert_true(file >= 0);
+    fflush(stdout);
+    assert_int_equal(dup2(file, 1), 1);
+    function(argument);
+    fflush(stdout);
+    assert_int_equal(dup2(before, 1), 1);
+    close(before);
+    close(file);
+    char *text = read_file(path, NULL);
+    unlink(path);
+    return text;
+}
+
 // A child ends in the middle of things, so the leak checker (which asks here) has nothing to say there.
 static int is_child = 0;
 __attribute__((weak)) int __lsan_is_turned_off(void);

@@ -1,4 +1,4 @@
-// test_ranks.c - the oracle grid: whatever the stage of ZeRO, the homes, the level of recomputation, the place of the
+// test_same_bits.c - the oracle grid: whatever the stage of ZeRO, the homes, the level of recomputation, the place of the
 // update and the order of the queues, the same ranks give the same bits: loss, norm and state after each of three
 // steps.
 //
@@ -9,7 +9,7 @@
 // another order.
 //
 // Compiled by nvcc, the device is CUDA on the emulator; the orders of its streams come from the environment.
-#include "trainer_helpers.h"
+#include "../trainer_helpers.h"
 
 enum { STEPS = 3 };
 
