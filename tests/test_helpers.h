@@ -148,7 +148,7 @@ static inline int run_child(void (*function)(void *), void *argument, char *mess
 // function(argument) must end the process with this exit status (0: or return) and say all of the words, which are
 // separated by '|', on stderr. A sanitizer's complaint is a failure.
 static inline void expect_exit(void (*function)(void *), void *argument, int status, const char *words) {
-    char message[4096];
+    char message[16384];
     int actual = run_child(function, argument, message, sizeof(message));
     if (strstr(message, "Sanitizer") != NULL || strstr(message, "runtime error") != NULL) {
         fail_msg("the sanitizer found a fault:\n%s", message);

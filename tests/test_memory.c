@@ -1,4 +1,5 @@
-// test_memory.c - the ledger, the plan, the witness: whatever differs from the plan must end the run.
+// test_memory.c - memory.h: places and counts of what is taken, phases and their peaks, and that whatever differs from the
+// plan ends the run.
 //
 // Everything that runs operations is run in a child process, since it is to die (and OpenMP does not survive a fork).
 #include "test_helpers.h"
@@ -67,6 +68,98 @@ static void test_steps_have_peaks_of_their_own(void **state) {
     memory_end(memory);
     assert_int_equal(memory->step_peak[TIER_DEVICE], 640);
     free(memory);
+}
+
+// Sizes are rounded up and places are multiples of what was asked for; what is lost between counts as the taker's.
+static void test_places_are_aligned(void **state) {
+    (void)state;
+    Memory *memory = planning_memory();
+    char *base = memory->slabs[TIER_HOST].base, *end = base + memory->slabs[TIER_HOST].capacity;
+    assert_ptr_equal(memory_keep(memory, TIER_HOST, KIND_DATA, 1, "a"), base);
+    assert_ptr_equal(memory_keep_aligned(memory, TIER_HOST, KIND_FILES, 1, 4096, "b"), base + 4096);
+    assert_ptr_equal(memory_keep(memory, TIER_HOST, KIND_DATA, 0, "nothing"), base + 8192);
+    assert_ptr_equal(memory_keep(memory, TIER_HOST, KIND_DATA, 65, "c"), base + 8192);
+    assert_int_equal(memory->slabs[TIER_HOST].kinds[KIND_FILES], 8192 - 64);
+    assert_int_equal(memory->slabs[TIER_HOST].kinds[KIND_DATA], 64 + 128);
+    assert_int_equal(memory_slab_used(&memory->slabs[TIER_HOST]), 8192 + 128);
+    assert_ptr_equal(memory_push(memory, TIER_HOST, KIND_SCRATCH, 1, "d"), end - 64);
+    const size_t mark = memory_mark(memory, TIER_HOST);
+    assert_ptr_equal(memory_push_aligned(memory, TIER_HOST, KIND_SCRATCH, 1, 4096, "e"), end - 4096);
+    assert_int_equal(memory->slabs[TIER_HOST].kinds[KIND_SCRATCH], 4096);
+    memory_release(memory, TIER_HOST, mark);
+    assert_int_equal(memory->slabs[TIER_HOST].kinds[KIND_SCRATCH], 64);
+    memory_release(memory, TIER_HOST, mark);  // to where it is
+    assert_ptr_equal(memory_push(memory, TIER_HOST, KIND_SCRATCH, 64, "f"), end - 128);
+    memory_close(memory);
+    free(memory);
+}
+
+// A plan's stack is as deep as it has to be, and the ledger says how deep.
+static void test_a_plan_may_stack_any_number(void **state) {
+    (void)state;
+    Memory *memory = planning_memory();
+    for (int i = 0; i < 1000; i++) memory_push(memory, TIER_DEVICE, (Kind)(i % KINDS), 64, "one of many");
+    assert_int_equal(memory->ledger.depth[TIER_DEVICE], 1000);
+    assert_int_equal(memory->ledger.depth[TIER_HOST], 0);
+    memory_release(memory, TIER_DEVICE, 400);
+    assert_int_equal(memory_slab_used(&memory->slabs[TIER_DEVICE]), 400 * 64);
+    assert_int_equal(memory->slabs[TIER_DEVICE].kinds[KIND_WEIGHTS], 34 * 64);  // 0, 12, ... 396
+    memory_release(memory, TIER_DEVICE, 0);
+    for (int k = 0; k < KINDS; k++) assert_int_equal(memory->slabs[TIER_DEVICE].kinds[k], 0);
+    assert_int_equal(memory->ledger.depth[TIER_DEVICE], 1000);
+    memory_close(memory);
+    free(memory);
+}
+
+// A phase that was cut short is as if it had never begun; one that has occurred before stays as it was.
+static void test_a_phase_that_is_cut_short(void **state) {
+    (void)state;
+    Memory *memory = planning_memory();
+    for (int time = 0; time < 3; time++) {
+        memory_begin(memory, PHASE_SAMPLE);
+        memory_push(memory, TIER_DEVICE, KIND_SCRATCH, time == 1 ? 128 : 64, "a");
+        memory_release(memory, TIER_DEVICE, 0);
+        if (time == 1) memory_end(memory);
+        else memory_abandon(memory);
+        const PhaseLedger *phase = &memory->ledger.phases[PHASE_SAMPLE];
+        assert_int_equal(phase->occurred, time > 0);
+        assert_int_equal(phase->peak[TIER_DEVICE], time > 0 ? 128 : 0);
+    }
+    memory_close(memory);
+    free(memory);
+}
+
+static void repeat_a_phase(void *other) {
+    Memory *memory = planning_memory();
+    for (int time = 0; time < 2; time++) {
+        memory_begin(memory, PHASE_HEAD);
+        memory_push(memory, TIER_DEVICE, time ? *(Kind *)other : KIND_SCRATCH, 64, "a");
+        memory_release(memory, TIER_DEVICE, 0);
+        memory_end(memory);
+    }
+}
+
+static void test_a_phase_is_the_same_every_time(void **state) {
+    (void)state;
+    Kind same = KIND_SCRATCH, other = KIND_LOGITS;
+    expect_exit(repeat_a_phase, &same, 0, "");
+    expect_die(repeat_a_phase, &other, "phase head takes other buffers the second time|is a bug");
+}
+
+static void stack_deeper_than_planned(void *unused) {
+    (void)unused;
+    Memory *memory = planning_memory();
+    memory_push(memory, TIER_HOST, KIND_SCRATCH, 4096, "a");
+    Ledger plan = memory->ledger;
+    plan.phases[PHASE_SETUP].peak[TIER_HOST] = 4096;
+    memory_reserve(memory, memory->device, &plan, ".", 0);
+    memory_push(memory, TIER_HOST, KIND_SCRATCH, 64, "a");
+    memory_push(memory, TIER_HOST, KIND_SCRATCH, 64, "b");
+}
+
+static void test_a_run_stacks_no_more_than_planned(void **state) {
+    (void)state;
+    expect_die(stack_deeper_than_planned, NULL, "host memory: b is buffer 2 on the stack, the plan has 1|is a bug");
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -156,6 +249,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_takes_are_counted),
         cmocka_unit_test(test_steps_have_peaks_of_their_own),
+        cmocka_unit_test(test_places_are_aligned),
+        cmocka_unit_test(test_a_plan_may_stack_any_number),
+        cmocka_unit_test(test_a_phase_that_is_cut_short),
+        cmocka_unit_test(test_a_phase_is_the_same_every_time),
+        cmocka_unit_test(test_a_run_stacks_no_more_than_planned),
         cmocka_unit_test(test_what_differs_from_the_plan_ends_the_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
