@@ -20,8 +20,13 @@ PROGRAM = train_gpt.cu
 # The CUDA half of X.h is X.cuh, which X.h includes; a .cuh without a .h is what these share.
 CUDA_HALVES = $(wildcard dev/kernels/*.cuh)
 HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h) $(CUDA_HALVES)
-TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emul%,$(wildcard tests/test_*.c))))
-UNIT_TESTS = test_data test_kernels test_memory test_queue test_disk
+# tests/test_X.c is the test of X; tests/properties has what is true of the whole program. Of the former, some start
+# programs or have the whole trainer in them; the others are the unit tests.
+ALL_TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emul%,$(wildcard tests/test_*.c tests/properties/*.c))))
+PROGRAM_TESTS = test_collective test_gpu_check test_launch test_model test_onednn test_program test_ranks test_table \
+    test_threads properties/%
+UNIT_TESTS = $(filter-out $(PROGRAM_TESTS),$(ALL_TESTS))
+TESTS = $(ALL_TESTS)
 # RUN=valgrind: the unit tests under valgrind, which does not know every instruction of a new processor.
 RUN ?=
 BUILD = build
@@ -48,7 +53,8 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(
 CUDA_LIBRARIES = sh scripts/libraries.sh $(CC) cuda=$(NVCC) | sed -E 's/-fopenmp|-Wno-unknown-pragmas/-Xcompiler &/'
 
 # Tests of CUDA code on the emulator (dev/emulator); they need nvcc, but no GPU.
-EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated emulated/test_ranks
+EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated \
+    emulated/properties/test_same_bits
 EMULATED_BENCH = $(if $(RUN)$(SANITIZE),,$(if $(NVCC),build/emulated/bench_gpu))
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))
 
@@ -119,9 +125,14 @@ build/emulated/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) $(EMULATOR
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
 	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
-build/emulated/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile $(BUILD)/settings
-	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
+EMULATED_NEEDS = $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile $(BUILD)/settings
+EMULATED_TEST = mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
 	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -lcmocka -o $@
+build/emulated/test_%: tests/test_%.c $(EMULATED_NEEDS)
+	@$(EMULATED_TEST)
+
+build/emulated/properties/test_%: tests/properties/test_%.c $(EMULATED_NEEDS)
+	@$(EMULATED_TEST)
 
 build:
 	@mkdir -p build
@@ -134,9 +145,19 @@ build/make_tokens: data/make_tokens.c dev/error.h | build
 data/train.bin: build/make_tokens data/make_default.sh
 	@sh data/make_default.sh build/make_tokens data
 
-$(BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile scripts/libraries.sh $(BUILD)/settings | build
-	@mkdir -p $(@D) && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
-	$(CC) -std=gnu11 $(CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) $< -o $@ $$libraries -lcmocka
+# What a test includes, the compiler says (-MMD). Tests of headers need no speed: they are compiled in a second.
+TEST_NEEDS = Makefile scripts/libraries.sh $(BUILD)/settings
+TEST_CFLAGS = $(CFLAGS)
+TEST = mkdir -p $(@D) && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
+	$(CC) -std=gnu11 $(TEST_CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) -MMD -MP -MF $@.d -MT $@ $< -o $@ $$libraries -lcmocka
+$(patsubst %,$(BUILD)/%,$(filter-out test_kernels,$(UNIT_TESTS))): TEST_CFLAGS = -O1
+$(BUILD)/test_%: tests/test_%.c $(TEST_NEEDS) | build
+	@$(TEST)
+
+$(BUILD)/properties/test_%: tests/properties/test_%.c $(TEST_NEEDS) | build
+	@$(TEST)
+
+-include $(wildcard $(BUILD)/*.d $(BUILD)/properties/*.d)
 
 build/emulator/%.o: dev/emulator/%.c $(EMULATOR_HEADERS) Makefile $(BUILD)/settings
 	@mkdir -p $(@D) && $(CC) -std=gnu11 -D_GNU_SOURCE -O3 -g $(NUMBERS) $(WARNINGS) -I$(CUDA_HOME)/include -c $< -o $@

@@ -187,6 +187,19 @@ static inline void device_wait(Device *device) {
     if (device->kind == DEVICE_CUDA) CUDA_ONLY(cuda_wait(device->cuda));
 }
 
+// The same for all queues.
+static inline void device_wait_for_queues(Device *device) {
+    switch (device->kind) {
+    case DEVICE_PLAN: return;
+    case DEVICE_CPU:
+        if (device->queues) queues_wait(device->queues);
+        return;
+    case DEVICE_CUDA:
+        CUDA_ONLY(for (int q = 0; q < QUEUES; q++) CUDA_CHECK(cudaStreamSynchronize(device->cuda->queues[q])));
+        return;
+    }
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Queues and events
 

@@ -163,7 +163,8 @@ static inline bool flags_parse_size(const char *text, double *bytes) {
 }
 
 static inline bool flags_is_choice(const char *choices, const char *value) {
-    size_t n = strlen(value);
+    size_t n = strcspn(value, "|");
+    if (value[n]) return false;  // several choices are none
     for (const char *choice = choices; choice; choice = strchr(choice, '|') ? strchr(choice, '|') + 1 : NULL) {
         if (n > 0 && strncmp(choice, value, n) == 0 && (choice[n] == '|' || choice[n] == 0)) return true;
     }

@@ -13,7 +13,7 @@
 static inline bool host_touches(Device *device, const void *pointer, size_t n_bytes, bool write) {
     const char *begin = (const char *)pointer, *end = begin + n_bytes;
     if (device->kind == DEVICE_PLAN) return false;
-    for (int q = 0; q < QUEUES; q++) {
+    for (int q = 0; q < QUEUES && n_bytes > 0; q++) {
         DeviceUses *uses = &device->uses[q];
         for (size_t i = 0; i < uses->n; i++) {
             DeviceUse *use = &uses->uses[(uses->first + i) % DEVICE_USES];

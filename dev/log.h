@@ -30,7 +30,7 @@ typedef struct {
 } StepRow;
 
 typedef struct {
-    const char *directory;  // NULL: no files
+    const char *directory;  // NULL: no files, as in a log of zeros that was never opened
     int steps_fd;
 } Log;
 
@@ -85,12 +85,12 @@ static inline void log_open(Log *log, const char *directory, int64_t last_step) 
 
 // What was written is in the file already.
 static inline void log_close(Log *log) {
-    if (log->steps_fd >= 0) close(log->steps_fd);
+    if (log->directory) close(log->steps_fd);
 }
 
 // Appends a step's line to steps.csv.
 static inline void log_step(Log *log, const StepRow *r) {
-    if (log->steps_fd < 0) return;
+    if (!log->directory) return;
     char line[512], val[32] = "";
     if (r->validated) snprintf(val, sizeof(val), "%.9g", r->val_loss);
     int n = snprintf(line, sizeof(line), "%lld,%lld,%.9g,%s,"

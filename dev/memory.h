@@ -238,7 +238,7 @@ static inline void memory_reserve(Memory *memory, Device *device, const Ledger *
 
 // Gives everything back, once no queue uses it any more.
 static inline void memory_close(Memory *memory) {
-    if (memory->planned) device_wait(memory->device);
+    if (memory->planned) device_wait_for_queues(memory->device);
     for (int t = 0; t < TIERS; t++) {
         Slab *slab = &memory->slabs[t];
         free(slab->entries);

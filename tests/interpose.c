@@ -1,4 +1,4 @@
-// interpose.c - preloaded into ./train_gpt by test_program.c: watches allocations, and makes files misbehave.
+// interpose.c - preloaded into ./train_gpt by tests: watches allocations, and makes files misbehave.
 //
 //   INTERPOSE_REPORT=FILE   at exit, writes how many allocations the program's own code made, and how many of 64 KiB or
 //                           more anybody made, after the first step's row went to steps.csv and before the last table

@@ -65,8 +65,10 @@ built() {
 }
 
 # All of the CPU's device; test_onednn is on the stand-in anyway.
-all="test_disk test_faults test_kernels test_memory test_model test_offload test_program test_ranks test_threads test_update"
-short="test_memory test_model test_threads"
+properties="properties/test_memory_suffices properties/test_resume properties/test_skipped_steps"
+all="test_checkpoint test_disk test_kernels test_memory test_model test_program test_store test_threads test_update
+    properties/test_faults properties/test_memory_flags properties/test_plan_is_run properties/test_same_bits $properties"
+short="test_memory test_model test_threads properties/test_memory_flags properties/test_plan_is_run"
 standin="LD_LIBRARY_PATH=build/onednn"
 
 settings() {
@@ -74,8 +76,8 @@ settings() {
     cell standin-avx512 with "$standin ONEDNN_STANDIN_ISA=avx512 ONEDNN_STANDIN_SEED=7" $short
     cell standin-amx with "$standin ONEDNN_STANDIN_ISA=amx ONEDNN_STANDIN_SEED=103" $short
     cell avx2 with "DNNL_MAX_CPU_ISA=AVX2" test_kernels test_program $short
-    cell one-thread with "OMP_NUM_THREADS=1" test_offload test_program $short
-    cell five-threads with "OMP_NUM_THREADS=5" test_offload test_program $short
+    cell one-thread with "OMP_NUM_THREADS=1" test_program $properties $short
+    cell five-threads with "OMP_NUM_THREADS=5" test_program $properties $short
 }
 
 builds() {
@@ -85,11 +87,11 @@ builds() {
     cell without-mpi built "WITHOUT=mpi" test_launch test_program $short
 }
 
-# Two lanes: while the one runs, the other compiles.
-builds >"$folder/lane" &
+# While the settings are tried, the builds compile.
+builds >"$folder/builds" &
 settings
 wait
-cat "$folder/lane"
+cat "$folder/builds"
 [ "$wanted" = " list " ] && exit 0
 if [ ! -e "$folder/known" ]; then
     echo "machines.sh: there is none of these:$wanted(machines.sh make list)" >&2

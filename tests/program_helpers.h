@@ -4,6 +4,11 @@
 
 #include "test_helpers.h"
 
+// Starts ranks of one thread each: LAUNCH " 2 ./train_gpt ..."
+#define LAUNCH "OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 scripts/launch.sh"
+// For a program among several ranks: mpirun itself must not be interposed.
+#define INTERPOSED "env LD_PRELOAD=build/interpose.so"
+
 // Runs a command of the shell, for ten minutes at most, and returns what it printed, stdout and stderr together; to be
 // freed. status: what it must end with; below 0: with anything but 0.
 __attribute__((format(printf, 2, 3))) static inline char *run_command(int status, const char *format, ...) {
@@ -34,6 +39,22 @@ static inline int count_lines(const char *text) {
     int n = 0;
     for (; *text; text++) n += *text == '\n';
     return n;
+}
+
+static inline int count_words(const char *text, const char *words) {
+    int n = 0;
+    for (; (text = strstr(text, words)) != NULL; text += strlen(words)) n++;
+    return n;
+}
+
+// Said by one rank only.
+static inline void assert_says_once(const char *output, const char *words) {
+    if (count_words(output, words) != 1) fail_msg("'%s' is not once in: %s", words, output);
+}
+
+// Whether ./train_gpt can be started as several ranks.
+static inline bool programs_have_ranks(void) {
+    return system("command -v mpirun >/dev/null && sh scripts/libraries.sh gcc quiet | grep -q USE_MPI") == 0;
 }
 
 // The k-th comma-separated field of a line, as text.

@@ -86,6 +86,25 @@ static inline char *read_file(const char *path, size_t *n_bytes) {
     return bytes;
 }
 
+// What function(argument) prints on stdout, to be freed.
+static inline char *printed(void (*function)(void *), void *argument) {
+    const char *parent = getenv("TMPDIR");
+    char path[256];
+    snprintf(path, sizeof(path), "%s/train_gpt.XXXXXX", parent != NULL ? parent : "/tmp");
+    int file = mkstemp(path), before = dup(1);
+    assert_true(file >= 0);
+    fflush(stdout);
+    assert_int_equal(dup2(file, 1), 1);
+    function(argument);
+    fflush(stdout);
+    assert_int_equal(dup2(before, 1), 1);
+    close(before);
+    close(file);
+    char *text = read_file(path, NULL);
+    unlink(path);
+    return text;
+}
+
 // A child ends in the middle of things, so the leak checker (which asks here) has nothing to say there.
 static int is_child = 0;
 __attribute__((weak)) int __lsan_is_turned_off(void);
@@ -129,7 +148,7 @@ static inline int run_child(void (*function)(void *), void *argument, char *mess
 // function(argument) must end the process with this exit status (0: or return) and say all of the words, which are
 // separated by '|', on stderr. A sanitizer's complaint is a failure.
 static inline void expect_exit(void (*function)(void *), void *argument, int status, const char *words) {
-    char message[4096];
+    char message[16384];
     int actual = run_child(function, argument, message, sizeof(message));
     if (strstr(message, "Sanitizer") != NULL || strstr(message, "runtime error") != NULL) {
         fail_msg("the sanitizer found a fault:\n%s", message);

@@ -1,26 +1,10 @@
-// test_memory.c - the ledger, the plan, the witness: whatever differs from the plan must end the run.
+// test_memory.c - memory.h: places and counts of what is taken, phases and their peaks, and that whatever differs from the
+// plan ends the run.
 //
 // Everything that runs operations is run in a child process, since it is to die (and OpenMP does not survive a fork).
 #include "test_helpers.h"
 
 #include "../dev/memory.h"
-
-// Every push of the trainer goes through here, so that a test can make any one of them 128 bytes larger.
-typedef struct {
-    long next, victim;
-    size_t extra;
-} Sabotage;
-static Sabotage sabotage = {0, -1, 0};
-
-static inline void *sabotaged_push(Memory *memory, Tier tier, Kind kind, size_t n_bytes, const char *owner) {
-    if (memory->planned && sabotage.next++ == sabotage.victim) n_bytes += sabotage.extra;
-    return memory_push(memory, tier, kind, n_bytes, owner);
-}
-#define memory_push sabotaged_push
-
-#include "trainer_helpers.h"
-
-#undef memory_push
 
 // ---------------------------------------------------------------------------------------------------------------
 // The ledger alone
@@ -84,6 +68,98 @@ static void test_steps_have_peaks_of_their_own(void **state) {
     memory_end(memory);
     assert_int_equal(memory->step_peak[TIER_DEVICE], 640);
     free(memory);
+}
+
+// Sizes are rounded up and places are multiples of what was asked for; what is lost between counts as the taker's.
+static void test_places_are_aligned(void **state) {
+    (void)state;
+    Memory *memory = planning_memory();
+    char *base = memory->slabs[TIER_HOST].base, *end = base + memory->slabs[TIER_HOST].capacity;
+    assert_ptr_equal(memory_keep(memory, TIER_HOST, KIND_DATA, 1, "a"), base);
+    assert_ptr_equal(memory_keep_aligned(memory, TIER_HOST, KIND_FILES, 1, 4096, "b"), base + 4096);
+    assert_ptr_equal(memory_keep(memory, TIER_HOST, KIND_DATA, 0, "nothing"), base + 8192);
+    assert_ptr_equal(memory_keep(memory, TIER_HOST, KIND_DATA, 65, "c"), base + 8192);
+    assert_int_equal(memory->slabs[TIER_HOST].kinds[KIND_FILES], 8192 - 64);
+    assert_int_equal(memory->slabs[TIER_HOST].kinds[KIND_DATA], 64 + 128);
+    assert_int_equal(memory_slab_used(&memory->slabs[TIER_HOST]), 8192 + 128);
+    assert_ptr_equal(memory_push(memory, TIER_HOST, KIND_SCRATCH, 1, "d"), end - 64);
+    const size_t mark = memory_mark(memory, TIER_HOST);
+    assert_ptr_equal(memory_push_aligned(memory, TIER_HOST, KIND_SCRATCH, 1, 4096, "e"), end - 4096);
+    assert_int_equal(memory->slabs[TIER_HOST].kinds[KIND_SCRATCH], 4096);
+    memory_release(memory, TIER_HOST, mark);
+    assert_int_equal(memory->slabs[TIER_HOST].kinds[KIND_SCRATCH], 64);
+    memory_release(memory, TIER_HOST, mark);  // to where it is
+    assert_ptr_equal(memory_push(memory, TIER_HOST, KIND_SCRATCH, 64, "f"), end - 128);
+    memory_close(memory);
+    free(memory);
+}
+
+// A plan's stack is as deep as it has to be, and the ledger says how deep.
+static void test_a_plan_may_stack_any_number(void **state) {
+    (void)state;
+    Memory *memory = planning_memory();
+    for (int i = 0; i < 1000; i++) memory_push(memory, TIER_DEVICE, (Kind)(i % KINDS), 64, "one of many");
+    assert_int_equal(memory->ledger.depth[TIER_DEVICE], 1000);
+    assert_int_equal(memory->ledger.depth[TIER_HOST], 0);
+    memory_release(memory, TIER_DEVICE, 400);
+    assert_int_equal(memory_slab_used(&memory->slabs[TIER_DEVICE]), 400 * 64);
+    assert_int_equal(memory->slabs[TIER_DEVICE].kinds[KIND_WEIGHTS], 34 * 64);  // 0, 12, ... 396
+    memory_release(memory, TIER_DEVICE, 0);
+    for (int k = 0; k < KINDS; k++) assert_int_equal(memory->slabs[TIER_DEVICE].kinds[k], 0);
+    assert_int_equal(memory->ledger.depth[TIER_DEVICE], 1000);
+    memory_close(memory);
+    free(memory);
+}
+
+// A phase that was cut short is as if it had never begun; one that has occurred before stays as it was.
+static void test_a_phase_that_is_cut_short(void **state) {
+    (void)state;
+    Memory *memory = planning_memory();
+    for (int time = 0; time < 3; time++) {
+        memory_begin(memory, PHASE_SAMPLE);
+        memory_push(memory, TIER_DEVICE, KIND_SCRATCH, time == 1 ? 128 : 64, "a");
+        memory_release(memory, TIER_DEVICE, 0);
+        if (time == 1) memory_end(memory);
+        else memory_abandon(memory);
+        const PhaseLedger *phase = &memory->ledger.phases[PHASE_SAMPLE];
+        assert_int_equal(phase->occurred, time > 0);
+        assert_int_equal(phase->peak[TIER_DEVICE], time > 0 ? 128 : 0);
+    }
+    memory_close(memory);
+    free(memory);
+}
+
+static void repeat_a_phase(void *other) {
+    Memory *memory = planning_memory();
+    for (int time = 0; time < 2; time++) {
+        memory_begin(memory, PHASE_HEAD);
+        memory_push(memory, TIER_DEVICE, time ? *(Kind *)other : KIND_SCRATCH, 64, "a");
+        memory_release(memory, TIER_DEVICE, 0);
+        memory_end(memory);
+    }
+}
+
+static void test_a_phase_is_the_same_every_time(void **state) {
+    (void)state;
+    Kind same = KIND_SCRATCH, other = KIND_LOGITS;
+    expect_exit(repeat_a_phase, &same, 0, "");
+    expect_die(repeat_a_phase, &other, "phase head takes other buffers the second time|is a bug");
+}
+
+static void stack_deeper_than_planned(void *unused) {
+    (void)unused;
+    Memory *memory = planning_memory();
+    memory_push(memory, TIER_HOST, KIND_SCRATCH, 4096, "a");
+    Ledger plan = memory->ledger;
+    plan.phases[PHASE_SETUP].peak[TIER_HOST] = 4096;
+    memory_reserve(memory, memory->device, &plan, ".", 0);
+    memory_push(memory, TIER_HOST, KIND_SCRATCH, 64, "a");
+    memory_push(memory, TIER_HOST, KIND_SCRATCH, 64, "b");
+}
+
+static void test_a_run_stacks_no_more_than_planned(void **state) {
+    (void)state;
+    expect_die(stack_deeper_than_planned, NULL, "host memory: b is buffer 2 on the stack, the plan has 1|is a bug");
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -169,67 +245,16 @@ static void test_what_differs_from_the_plan_ends_the_run(void **state) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// The same with the whole trainer: any of its takes, 128 bytes larger than planned
-
-static const char *const SABOTAGED = "-e 2x32x2 --vocab 67 -t 24 -b 2 -i random -m 2 -r 2 --head-chunks 2 -p bf16";
-
-static void run_everything(void *argument) {
-    sabotage.victim = *(long *)argument;
-    sabotage.extra = 128;
-    sabotage.next = 0;
-    Trainer *m = open_trainer("%s -g 20", SABOTAGED);
-    StepRow row;
-    start_trainer(m);
-    train_step(m, &row);
-    validate(m);
-    sample(m);
-    fprintf(stderr, "%ld takes", sabotage.next);
-    close_trainer(m);
-}
-
-static void test_any_take_larger_than_planned_ends_the_run(void **state) {
-    (void)state;
-    char message[256];
-    long victim = -1;
-    assert_int_equal(run_child(run_everything, &victim, message, sizeof(message)), 0);
-    long n_takes = strtol(message, NULL, 10);
-    assert_true(n_takes > 100);
-    for (int i = 0; i < 40; i++) {
-        victim = i < 20 ? i * 3 : n_takes - 1 - (n_takes - 61) * (40 - i - 1) / 20;
-        assert_true(victim < n_takes);
-        expect_die(run_everything, &victim, "planned|is a bug");
-    }
-}
-
-// Beyond the ledger in a real phase: a kernel that writes 8 bytes in front of the lowest buffer.
-static void touch_beyond(void *argument) {
-    (void)argument;
-    Trainer *m = open_trainer("%s -g 0 -v 0", SABOTAGED);
-    start_trainer(m);
-    memory_begin(m->context.memory, PHASE_FORWARD);
-    m->dresidual = memory_push(m->context.memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
-                               m->config.B * m->config.T * m->config.shape.C * 2, "dresidual");
-    batch_train(&m->batch, 0, 0);
-    model_forward(m, m->config.B, m->config.T, true);
-    Slab *slab = &m->context.memory->slabs[TIER_DEVICE];
-    const size_t peak = run_of(m)->plan.ledger.phases[PHASE_FORWARD].peak[TIER_DEVICE];
-    memset(slab->base + slab->capacity - peak + slab->kept - 8, 1, 8);
-    memory_end(m->context.memory);
-}
-
-static void test_touching_beyond_the_ledger_ends_the_run(void **state) {
-    (void)state;
-    expect_die(touch_beyond, NULL, "forward|the ledger says");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_takes_are_counted),
         cmocka_unit_test(test_steps_have_peaks_of_their_own),
+        cmocka_unit_test(test_places_are_aligned),
+        cmocka_unit_test(test_a_plan_may_stack_any_number),
+        cmocka_unit_test(test_a_phase_that_is_cut_short),
+        cmocka_unit_test(test_a_phase_is_the_same_every_time),
+        cmocka_unit_test(test_a_run_stacks_no_more_than_planned),
         cmocka_unit_test(test_what_differs_from_the_plan_ends_the_run),
-        cmocka_unit_test(test_any_take_larger_than_planned_ends_the_run),
-        cmocka_unit_test(test_touching_beyond_the_ledger_ends_the_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,12 @@
 // test_threads.c - processors, quotas and threads: whatever the environment allows, the numbers are those of as many
 // threads, and what can't be had is said once, before the plan.
-#include "trainer_helpers.h"
-
 #include "program_helpers.h"
 
+#include <math.h>
 #include <sched.h>
 #include <sys/stat.h>
+
+#include "../dev/threads.h"
 
 #define TINY "-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -v 0 -g 0"
 #define CLEAN "env"  // main() has taken out what the tests themselves run in
@@ -27,112 +28,7 @@ static int some_processor(void) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Control groups, as files that a test makes
-
-static char machine[256];  // the root of a machine that is not there
-
-static void put(const char *path, const char *text) {
-    char folder[512];
-    snprintf(folder, sizeof(folder), "%s%s", machine, path);
-    *strrchr(folder, '/') = 0;
-    expect_command(0, "", "mkdir -p '%s'", folder);
-    write_file(in_directory(machine, "%s", path + 1), text, strlen(text));
-}
-
-static void open_machine(const char *groups, const char *mounts) {
-    make_directory(machine);
-    put("/proc/self/cgroup", groups);
-    put("/proc/self/mountinfo", mounts);
-}
-
-static void expect_quota(double quota) {
-    const double found = process_quota(machine);
-    if (found != quota) fail_msg("%s: %g processors, not %g", machine, found, quota);
-    remove_directory(machine);
-}
-
-#define V1 "33 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
-#define V1_MEMORY "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-#define V2 "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"
-
-static void test_quota_of_version_2(void **state) {
-    (void)state;
-    open_machine("0::/user/job\n", V2);
-    put("/sys/fs/cgroup/user/job/cpu.max", "150000 100000\n");
-    put("/sys/fs/cgroup/user/cpu.max", "max 100000\n");
-    expect_quota(1.5);
-
-    open_machine("0::/user/job\n", V2);  // a parent allows less
-    put("/sys/fs/cgroup/user/job/cpu.max", "150000 100000\n");
-    put("/sys/fs/cgroup/user/cpu.max", "50000 100000\n");
-    expect_quota(0.5);
-
-    open_machine("0::/\n", V2);  // in a container that sees its own group as the root
-    put("/sys/fs/cgroup/cpu.max", "25000 50000\n");
-    expect_quota(0.5);
-
-    open_machine("0::/user/job\n", V2);  // no limit, and no file at all
-    put("/sys/fs/cgroup/user/job/cpu.max", "max 100000\n");
-    expect_quota(0);
-}
-
-static void test_quota_of_version_1(void **state) {
-    (void)state;
-    open_machine("5:memory:/m\n4:cpuacct,cpu:/a/b\n", V1_MEMORY V1);
-    put("/sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_quota_us", "-1\n");
-    put("/sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_period_us", "100000\n");
-    put("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "300000\n");
-    put("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n");
-    put("/sys/fs/cgroup/memory/m/cpu.max", "1 100000\n");  // not of this controller
-    expect_quota(3);
-}
-
-static void test_quota_of_both_versions(void **state) {
-    (void)state;
-    open_machine("4:cpu,cpuacct:/\n0::/slice\n", V1 V2);
-    put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n");
-    put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
-    put("/sys/fs/cgroup/slice/cpu.max", "100000 100000\n");
-    expect_quota(1);
-}
-
-// A container without a namespace of its own: a part of the hierarchy is mounted, and /proc tells the whole path.
-static void test_quota_of_a_part_that_is_mounted(void **state) {
-    (void)state;
-    open_machine("0::/docker/abc/inner\n", "31 23 0:28 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
-    put("/sys/fs/cgroup/inner/cpu.max", "max 100000\n");
-    put("/sys/fs/cgroup/cpu.max", "75000 100000\n");
-    expect_quota(0.75);
-
-    open_machine("0::/docker/abcdef\n", "31 23 0:28 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
-    put("/sys/fs/cgroup/cpu.max", "75000 100000\n");
-    put("/sys/fs/cgroup/def/cpu.max", "10000 100000\n");
-    expect_quota(0.75);
-
-    open_machine("0::/../../other\n", "31 23 0:28 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n");  // outside
-    put("/sys/fs/cgroup/cpu.max", "60000 100000\n");
-    expect_quota(0.6);
-}
-
-static void test_quota_of_odd_files(void **state) {
-    (void)state;
-    open_machine("0::/a b\n", "31 23 0:28 / /sys/fs/c\\040group rw - cgroup2 x\\040y rw\n");  // spaces in names
-    put("/sys/fs/c group/a b/cpu.max", "40000 100000\n");
-    expect_quota(0.4);
-
-    static const char *const texts[] = {"", "\n", "x y\n", "0 0\n", "100000\n", "100000 0\n", "-5 100000\n"};
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        open_machine("0::/\n", V2);
-        put("/sys/fs/cgroup/cpu.max", texts[i]);
-        expect_quota(0);
-    }
-    open_machine("", "");
-    expect_quota(0);
-    open_machine("no colons\n:\n::\n", "garbage\n - \n1 2 - cgroup2\n - cgroup cgroup cpu\n");
-    expect_quota(0);
-    make_directory(machine);  // no /proc
-    expect_quota(0);
-}
+// How many
 
 // Processors, this rank's part of them, quota, ranks: threads, and whether the quota says so.
 static void test_threads_are_chosen(void **state) {
@@ -319,30 +215,41 @@ static void test_ranks_share_processors(void **state) {
 // ---------------------------------------------------------------------------------------------------------------
 // Teams that change, or can't be had
 
-static const char *test_program;  // argv[0]
-
-// Two steps with so many threads for the second.
-static void change_the_team(int n) {
-    Trainer *m = open_trainer(TINY " -p fp32");
-    start_trainer(m);
-    run_steps(m, 1);
+// The team of a program that began with two threads; a child of it would not have them.
+static void check_a_team(void *argument) {
 #ifdef _OPENMP
-    omp_set_num_threads(n);
-#else
-    (void)n;
+    omp_set_num_threads(*(int *)argument);
 #endif
-    run_steps(m, 1);
-    close_trainer(m);
+    threads_check(2);
 }
 
-static void test_a_team_that_changes_ends_the_run(void **state) {
+// The trainer looks at every step (test_model.c).
+static void test_a_team_that_changes_is_found(void **state) {
     (void)state;
     need_openmp();
-    expect_command(0, "", "OMP_NUM_THREADS=2 %s --change 2", test_program);
-    expect_command(1, "train_gpt: the run began with 2 threads and OpenMP gives 1 now|checkpoint",
-                   "OMP_NUM_THREADS=2 %s --change 1", test_program);
-    expect_command(1, "train_gpt: the run began with 2 threads and OpenMP gives 3 now|checkpoint",
-                   "OMP_NUM_THREADS=2 %s --change 3", test_program);
+    static const char *const words[] = {NULL, "began with 2 threads and OpenMP gives 1 now|checkpoint", NULL,
+                                        "began with 2 threads and OpenMP gives 3 now|checkpoint"};
+    for (int n = 1; n <= 3; n++) {
+        if (words[n]) expect_die(check_a_team, &n, words[n]);
+        else expect_exit(check_a_team, &n, 0, "");
+    }
+}
+
+static void test_the_first_setting_counts(void **state) {
+    (void)state;
+    static const char *const names[] = {"TRAIN_GPT_TEST_A", "TRAIN_GPT_TEST_B", NULL};
+    char text[64];
+    unsetenv(names[0]);
+    unsetenv(names[1]);
+    assert_string_equal(threads_setting(names, text, sizeof(text)), "");
+    setenv(names[1], "2", 1);
+    assert_string_equal(threads_setting(names, text, sizeof(text)), "TRAIN_GPT_TEST_B=2");
+    setenv(names[0], "", 1);
+    assert_string_equal(threads_setting(names, text, sizeof(text)), "TRAIN_GPT_TEST_A=");
+    assert_ptr_equal(threads_setting(names, text, 8), text);
+    assert_string_equal(text, "TRAIN_G");
+    unsetenv(names[0]);
+    unsetenv(names[1]);
 }
 
 // One message of ours, before the plan, and nothing of OpenMP's own.
@@ -388,22 +295,12 @@ static void test_a_limit_on_processes(void **state) {
     }
 }
 
-int main(int argc, char **argv) {
-    if (argc == 3 && strcmp(argv[1], "--change") == 0) {
-        change_the_team(atoi(argv[2]));
-        return 0;
-    }
-    test_program = argv[0];
+int main(void) {
     static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_WAIT_POLICY", "OMP_DYNAMIC",
                                             "OMP_PROC_BIND", "OMP_PLACES", "OMP_MAX_ACTIVE_LEVELS", "OMP_NESTED",
                                             "OMP_STACKSIZE", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY", "GOMP_STACKSIZE"};
     for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) unsetenv(variables[i]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quota_of_version_2),
-        cmocka_unit_test(test_quota_of_version_1),
-        cmocka_unit_test(test_quota_of_both_versions),
-        cmocka_unit_test(test_quota_of_a_part_that_is_mounted),
-        cmocka_unit_test(test_quota_of_odd_files),
         cmocka_unit_test(test_threads_are_chosen),
         cmocka_unit_test(test_the_second_start),
         cmocka_unit_test(test_smaller_teams_give_right_numbers),
@@ -411,7 +308,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_binding_leaves_the_processors),
         cmocka_unit_test(test_a_quota_of_half_a_processor),
         cmocka_unit_test(test_ranks_share_processors),
-        cmocka_unit_test(test_a_team_that_changes_ends_the_run),
+        cmocka_unit_test(test_a_team_that_changes_is_found),
+        cmocka_unit_test(test_the_first_setting_counts),
         cmocka_unit_test(test_threads_that_cant_be_had),
         cmocka_unit_test(test_a_limit_on_processes),
     };

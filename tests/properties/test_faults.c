@@ -1,7 +1,7 @@
 // test_faults.c - ./train_gpt on one and several ranks when something goes wrong: places for swap files that won't do,
 // disks that fail, budgets that are too small, ranks that are killed, signals. Nothing hangs, nothing stays behind, and
 // what is wrong is said once.
-#include "program_helpers.h"
+#include "../program_helpers.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,27 +12,9 @@
 
 #define TINY "-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -m 2 -g 16"
 #define EVERYTHING_ON_DISK "-r 3 --offload optimizer=disk,gradients=disk,weights=disk,activations=disk"
-#define LAUNCH "OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 scripts/launch.sh"
-// For a program among several ranks: mpirun itself must not be interposed.
-#define INTERPOSED "env LD_PRELOAD=build/interpose.so"
-
-static int count_words(const char *text, const char *words) {
-    int n = 0;
-    for (; (text = strstr(text, words)) != NULL; text += strlen(words)) n++;
-    return n;
-}
-
-// Said by one rank only.
-static void assert_says_once(const char *output, const char *words) {
-    if (count_words(output, words) != 1) fail_msg("'%s' is not once in: %s", words, output);
-}
-
-static bool have_ranks(void) {
-    return system("command -v mpirun >/dev/null && sh scripts/libraries.sh gcc quiet | grep -q USE_MPI") == 0;
-}
 
 static void need_ranks(void) {
-    if (have_ranks()) return;
+    if (programs_have_ranks()) return;
     SKIP_AS("there is no mpirun or no MPI");
 }
 
@@ -213,7 +195,7 @@ static void test_swap_directories_that_wont_do(void **state) {
     const char *offload = TINY " -x 1 --offload optimizer=disk --swap-dir";
     expect_command(1, "No such file|--swap-dir|missing", "./train_gpt %s %s/missing", offload, directory);
     expect_command(1, "is not a directory|--swap-dir", "./train_gpt %s %s/file", offload, directory);
-    if (have_ranks()) {
+    if (programs_have_ranks()) {
         char *output = run_command(-1, LAUNCH " 2 ./train_gpt %s %s/missing", offload, directory);
         assert_says_once(output, "train_gpt: --swap-dir");
         free(output);
@@ -232,7 +214,7 @@ static void test_swap_directories_that_wont_do(void **state) {
     assert_says(output, "disk peak");
     free(output);
     expect_command(1, "--swap-dir|bytes are needed|409600 are free|No space left", "./train_gpt %s %s", offload, small);
-    if (have_ranks()) {  // room for one rank's file, not for two
+    if (programs_have_ranks()) {  // room for one rank's file, not for two
         output = run_command(-1, LAUNCH " 2 ./train_gpt %s %s -z 1", offload, small);
         assert_says_once(output, "bytes are needed");
         free(output);
@@ -254,7 +236,7 @@ static void test_short_transfers_change_nothing(void **state) {
     (void)state;
     char directory[256];
     make_directory(directory);
-    for (int N = 1; N <= (have_ranks() ? 2 : 1); N++) {
+    for (int N = 1; N <= (programs_have_ranks() ? 2 : 1); N++) {
         for (int i = 0; i < 3; i++) {
             static const char *const shims[] = {"", INTERPOSED " INTERPOSE_SHORT=1",
                                                 INTERPOSED " INTERPOSE_SHORT=1 INTERPOSE_SWAP_BUFFERED=1"};
@@ -286,7 +268,7 @@ static void test_a_disk_that_fails(void **state) {
     (void)state;
     char directory[256];
     make_directory(directory);
-    for (int N = 1; N <= (have_ranks() ? 2 : 1); N++) {
+    for (int N = 1; N <= (programs_have_ranks() ? 2 : 1); N++) {
         char *output = run_command(
             N == 1 ? 1 : -1,
             "%s sh -c \"[ \\${OMPI_COMM_WORLD_RANK:-1} = 1 ] && export INTERPOSE_SWAP_FAIL=%d; LD_PRELOAD="
@@ -309,58 +291,6 @@ static void test_a_disk_that_fails(void **state) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Budgets and flags
-
-// What would fit, from a refusal; it is cut off there.
-static const char *suggested(char *output) {
-    char *flags = strstr(output, "This would fit: ");
-    if (!flags) fail_msg("no suggestion in: %s", output);
-    flags += strlen("This would fit: ");
-    flags[strcspn(flags, "\n")] = 0;
-    return flags;
-}
-
-static void test_budgets(void **state) {
-    (void)state;
-    const char *big = "-e d4 -t 64 -b 4 -i random --vocab 257 -g 0 -v 0 -x 1 --headroom 0";
-    char directory[256];
-    make_directory(directory);
-    // The device: states move to the host.
-    char *output = run_command(1, "./train_gpt %s --device-memory 30MiB --swap-dir %s", big, directory);
-    assert_says_once(output, "does not fit: the plan needs");
-    const char *flags = suggested(output);
-    assert_says(flags, "--offload optimizer=host");
-    char *fits = run_command(0, "./train_gpt %s %s --device-memory 30MiB --swap-dir %s", big, flags, directory);
-    assert_says(fits, "fits: ");
-    assert_says(fits, "MiB on the host");
-    free(fits);
-    free(output);
-    output = run_command(1, "./train_gpt %s --offload optimizer=host --host-memory 20MiB", big);
-    assert_says_once(output, "memory: the plan needs");
-    free(output);
-    // Device and host: they move to the disk. The model is larger than what the update has on the host then.
-    const char *larger = "-e 10x256x4 -t 64 -b 4 -i random --vocab 257 -g 0 -v 0 -x 1 --headroom 0";
-    const char *budgets = "--device-memory 75MiB --host-memory 50MiB";
-    output = run_command(1, "./train_gpt %s %s", larger, budgets);
-    flags = suggested(output);
-    assert_says(flags, "optimizer=disk");
-    free(run_command(0, "./train_gpt %s %s %s --swap-dir %s", larger, flags, budgets, directory));
-    free(output);
-    // Nothing fits, and it is said of the host.
-    output = run_command(1, "./train_gpt %s --host-memory 1K", big);
-    assert_says_once(output, "does not fit in the host");
-    assert_says(output, "No flags make it fit");
-    free(output);
-    if (have_ranks()) {
-        output = run_command(-1, LAUNCH " 2 ./train_gpt %s -z 1 --device-memory 30MiB", big);
-        assert_says_once(output, "train_gpt: does not fit");
-        flags = suggested(output);
-        fits = run_command(0, LAUNCH " 2 ./train_gpt %s %s --device-memory 30MiB --swap-dir %s", big, flags, directory);
-        assert_says_once(fits, "fits: ");
-        free(fits);
-        free(output);
-    }
-    remove_directory(directory);
-}
 
 static void test_wrong_placements(void **state) {
     (void)state;
@@ -630,22 +560,93 @@ static void test_signals_save(void **state) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Promise 2 with everything away
+// One rank: files that move little at a time, saves that are killed or find no room, checkpoints that are damaged
 
-// After the first step nothing is allocated, and RssAnon stays flat.
-static void test_nothing_is_allocated_with_offload(void **state) {
+static void test_random_short_transfers(void **state) {
     (void)state;
     char directory[256];
     make_directory(directory);
-    const char *places[] = {EVERYTHING_ON_DISK,
-                            "-r 3 --offload optimizer=disk,gradients=host,weights=disk,activations=host",
-                            "--offload optimizer=host,weights=host --update device"};
-    for (int i = 0; i < 3; i++) {
-        char *output = run_command(0, INTERPOSED " INTERPOSE_REPORT=%s/report ./train_gpt -e 2x256x4 --vocab 300 -t 64 "
-                                   "-b 4 -i random -m 2 -g 16 -d 512 -x 4 -n 2 -v 2 -s 2 -p %s %s -o %s/out",
-                                   directory, i % 2 ? "fp32" : "bf16", places[i], directory);
-        assert_memory_stayed(output, in_directory(directory, "report"));
+    for (int i = 0; i < 2; i++) {
+        free(run_command(0, "%s ./train_gpt -e 2x48x3 -t 32 -b 2 -g 0 -m 2 -x 3 -n 2 -o %s/out%d",
+                         i ? "INTERPOSE_SHORT=1 LD_PRELOAD=build/interpose.so" : "", directory, i));
+        free(run_command(0, "%s ./train_gpt -t 32 -b 2 -g 0 -m 2 -x 4 -y 1 -n 2 -o %s/out%d",
+                         i ? "INTERPOSE_SHORT=1 LD_PRELOAD=build/interpose.so" : "", directory, i));
+    }
+    size_t n0, n1;
+    char *a = read_file(in_directory(directory, "out0/checkpoint_00000004.bin"), &n0);
+    char *b = read_file(in_directory(directory, "out1/checkpoint_00000004.bin"), &n1);
+    assert_int_equal(n0, n1);
+    assert_memory_equal(a, b, n0);
+    free(a);
+    free(b);
+    remove_directory(directory);
+}
+
+// A save that is killed half way, or whose disk is full, leaves the last good checkpoint, and nothing that looks good.
+static void test_interrupted_saves(void **state) {
+    (void)state;
+    char directory[256];
+    make_directory(directory);
+    for (int i = 1; i <= 6; i++) {
+        const char *how = i % 2 ? "INTERPOSE_KILL" : "INTERPOSE_FULL";
+        free(run_command(0, "./train_gpt %s -x 2 -n 2 -o %s/out%d", TINY, directory, i));
+        int status = i % 2 ? 137 : 1;
+        char *output =
+            run_command(status, "sh -c '%s=%d LD_PRELOAD=build/interpose.so ./train_gpt %s -x 4 -n 4 -y 1 -o %s/out%d'",
+                        how, 1 + i * 6, TINY, directory, i);
+        if (status == 1) assert_says(output, "No space left");
+        assert_int_equal(access(in_directory(directory, "out%d/checkpoint_00000004.bin", i), F_OK), -1);
         free(output);
+        output = run_command(0, "./train_gpt %s -x 4 -n 4 -y 1 -o %s/out%d", TINY, directory, i);
+        assert_says(output, "(step 2)");
+        char *csv = read_file(in_directory(directory, "out%d/steps.csv", i), NULL);
+        assert_int_equal(count_lines(csv), 5);  // steps 1 ... 4 once each, though 3 and 4 were run twice
+        free(csv);
+        free(output);
+        output = run_command(0, "ls %s/out%d", directory, i);
+        assert_null(strstr(output, "partial"));
+        free(output);
+    }
+    remove_directory(directory);
+}
+
+// All checkpoints bad: stop, never start from scratch unasked.
+static void test_no_good_checkpoint(void **state) {
+    (void)state;
+    char directory[256];
+    make_directory(directory);
+    char *fresh =
+        run_command(0, "./train_gpt %s -x 1 -v 0 -y 1 -n 1 -o %s", TINY, directory);  // none at all: from scratch
+    free(fresh);
+    write_file(in_directory(directory, "checkpoint_00000001.bin"), "damaged", 7);
+    char *output = run_command(1, "./train_gpt %s -x 2 -y 1 -o %s", TINY, directory);
+    assert_says(output, "is shorter than a header");
+    assert_says(output, "no checkpoint is good");
+    free(output);
+    free(run_command(0, "./train_gpt %s -x 2 -n 2 -o %s", TINY, directory));
+    output = run_command(1, "./train_gpt -e 2x48x4 --vocab 67 -t 32 -i random -x 3 -y 1 -o %s", directory);
+    assert_says(output, "not -e 2x48x4");
+    free(output);
+    expect_command(1, "vocabulary of 67", "./train_gpt --vocab 68 -t 32 -i random -x 3 -y 1 -o %s", directory);
+    remove_directory(directory);
+}
+
+// Ctrl-C and SIGTERM save and exit with 0; the run goes on from there.
+static void test_interrupt_saves(void **state) {
+    (void)state;
+    char directory[256];
+    make_directory(directory);
+    for (int i = 0; i < 2; i++) {
+        char *output = run_command(0, "sh -c './train_gpt %s -x 100000 -v 0 -o %s/out & p=$!; while ! grep -q ^3, "
+                                      "%s/out/steps.csv 2>/dev/null; do sleep 0.1; done; kill -%s $p; wait $p'",
+                                   TINY, directory, directory, i ? "TERM" : "INT");
+        assert_says(output, "saved, go on with -y 1");
+        assert_says(output, "peak ");
+        free(output);
+        output = run_command(0, "./train_gpt %s -x 3 -v 0 -y 1 -o %s/out", TINY, directory);
+        assert_says(output, "going on from");
+        free(output);
+        free(run_command(0, "rm -r %s/out", directory));
     }
     remove_directory(directory);
 }
@@ -655,7 +656,6 @@ int main(void) {
         cmocka_unit_test_teardown(test_swap_directories_that_wont_do, unmount),
         cmocka_unit_test(test_short_transfers_change_nothing),
         cmocka_unit_test(test_a_disk_that_fails),
-        cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_wrong_placements),
         cmocka_unit_test(test_refusals_are_told_once),
         cmocka_unit_test(test_refusals_are_one_write),
@@ -663,7 +663,10 @@ int main(void) {
         cmocka_unit_test_teardown(test_a_killed_rank_ends_all, kill_running),
         cmocka_unit_test_teardown(test_a_kill_during_a_save, kill_running),
         cmocka_unit_test_teardown(test_signals_save, kill_running),
-        cmocka_unit_test(test_nothing_is_allocated_with_offload),
+        cmocka_unit_test(test_random_short_transfers),
+        cmocka_unit_test(test_interrupted_saves),
+        cmocka_unit_test(test_no_good_checkpoint),
+        cmocka_unit_test(test_interrupt_saves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
