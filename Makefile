@@ -125,7 +125,7 @@ build/emulated/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) $(EMULATOR
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
 	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
-EMULATED_NEEDS = $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) $(EMULATOR_HEADERS) build/libemulator.a Makefile $(BUILD)/settings
+EMULATED_NEEDS = $(PROGRAM) $(HEADERS) $(wildcard tests/*.h tests/kernels/*) $(EMULATOR_HEADERS) build/libemulator.a Makefile $(BUILD)/settings
 EMULATED_TEST = mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
 	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -lcmocka -o $@
 build/emulated/test_%: tests/test_%.c $(EMULATED_NEEDS)
@@ -157,7 +157,11 @@ $(BUILD)/test_%: tests/test_%.c $(TEST_NEEDS) | build
 $(BUILD)/properties/test_%: tests/properties/test_%.c $(TEST_NEEDS) | build
 	@$(TEST)
 
--include $(wildcard $(BUILD)/*.d $(BUILD)/properties/*.d)
+# One kernel's tests alone; test_kernels has those of all.
+$(BUILD)/kernels/test_%: tests/kernels/test_%.c $(TEST_NEEDS) | build
+	@$(TEST)
+
+-include $(wildcard $(BUILD)/*.d $(BUILD)/properties/*.d $(BUILD)/kernels/*.d)
 
 build/emulator/%.o: dev/emulator/%.c $(EMULATOR_HEADERS) Makefile $(BUILD)/settings
 	@mkdir -p $(@D) && $(CC) -std=gnu11 -D_GNU_SOURCE -O3 -g $(NUMBERS) $(WARNINGS) -I$(CUDA_HOME)/include -c $< -o $@

@@ -1,0 +1,140 @@
+// test_classifier.c - kernels/classifier.h: losses, their gradients, and the sum of losses.
+#include "cases.h"
+
+#include "tokens.h"
+
+#include "naive_softmax.h"
+
+#include "../../dev/kernels/classifier.h"
+
+// rows, V, Vp
+static const Shape CLASSIFIER_SHAPES[] = {
+    {{1, 1, 128}},   {{1, 1, 1}},     {{3, 19, 128}},    {{5, 19, 19}},     {{31, 67, 128}},   {{33, 257, 384}},
+    {{2, 300, 384}}, {{3, 300, 300}}, {{7, 1025, 1152}}, {{2, 1025, 1025}}, {{2, 2049, 2176}}, {{65, 16, 16}}, {{0}}};
+
+// in: logits, targets
+static void naive_classifier(const size_t *n, const Naive *x) {
+    for (size_t r = 0; r < n[0]; r++) {
+        const double *logits = x->in[0] + r * n[2], target = x->in[1][r];
+        x->out[r] = target < 0 ? 0 : naive_log_sum(logits, n[1]) - logits[(size_t)target];
+    }
+}
+
+typedef struct {
+    Buffer *losses, *logits, *targets;
+} ClassifierOperands;
+
+static void call_classifier(const Run *run, const Context *context) {
+    const ClassifierOperands *x = (const ClassifierOperands *)run->operands;
+    const size_t rows = run->n[0];
+    const Classifier c = {data(x->losses), data(x->logits), data(x->targets), rows, run->n[1], run->n[2]};
+    if (run->variant) classifier_forward_backward(context, &c, 1.0f / (float)rows);
+    else classifier_forward(context, &c);
+}
+
+// Variants: losses; losses and gradient. Padding, and every 5th row, which has no target, are NaN: not read.
+static void test_classifier(Run *run) {
+    const size_t rows = run->n[0], V = run->n[1], Vp = run->n[2];
+    const double scale = (double)(1.0f / (float)rows);
+    ClassifierOperands x;
+    x.losses = made(run, "losses", MADE, IN_FP32, rows, 1);
+    x.logits = buffer(run, "logits", run->variant ? CHANGED : GIVEN, run->dtype, rows * Vp, 3);
+    x.targets = given_tokens(run, rows, V);
+    Buffer *dlogits = x.logits;  // in their place
+    dlogits->want = array(run, rows * Vp);
+    dlogits->size = array(run, rows * Vp);
+    dlogits->terms = run->variant;
+    double *scales = array(run, rows), *targets = x.targets->given;
+    for (size_t r = 0; r < rows; r++) {
+        double *logits = x.logits->given + r * Vp;
+        if (r % 5 == 4) targets[r] = -1;
+        for (size_t v = targets[r] < 0 ? 0 : V; v < Vp; v++) logits[v] = NAN;
+        if (targets[r] < 0) continue;
+        double log_sum = naive_log_sum(logits, V), hit = logits[(size_t)targets[r]], top = logits[0];
+        for (size_t v = 1; v < V; v++) top = fmax(top, logits[v]);
+        scales[r] = scale;
+        want(x.losses, r, log_sum - hit, 4 + (top - hit) + (log_sum - top));
+        for (size_t v = 0; v < V; v++) {  // exp(x - top - ...): an error of that difference becomes a relative one
+            double p = scale * exp(logits[v] - log_sum);
+            want(dlogits, r * Vp + v, p, p * (4 + (top - logits[v]) + (log_sum - top)));
+        }
+        term(dlogits, r * Vp + (size_t)targets[r], -scale, scale);
+    }
+    execute(run, &x);
+    const Naive naive = {array(run, rows), scales, {x.logits->given, targets}};
+    dlogits->role = MADE;  // for differences(): not added to
+    if (run->variant) differences(run, naive_classifier, &naive, rows, 0, dlogits, (double)(rows * V * 20));
+}
+
+#ifndef __CUDACC__
+// Five rows whose losses and gradients are known, three that are not a number, and two without a target. Errors: those
+// of the sum's logarithm beside the largest logit, in fp32.
+static void test_classifier_special(void **state) {
+    (void)state;
+    enum { ROWS = 10, V = 4, Vp = 5 };
+    const float inf = INFINITY, ln2 = 0.693147181f;
+    const float logits[ROWS][V] = {{10240, -10240, 0, 5}, {10240, -10240, 0, 5}, {-10240, -10240, -10240, -10240},
+                                   {1, -inf, 1, -inf},    {1, -inf, 1, -inf},    {NAN, 0, 0, 0},
+                                   {0, 0, 0, NAN},        {inf, 0, 0, 0},        {NAN, 1, 1, 1},
+                                   {1, 1, inf, 1}};
+    const int32_t targets[ROWS] = {0, 1, 2, 0, 1, 1, 0, 1, -1, -1};
+    const float losses_known[ROWS] = {0, 20480, 2 * ln2, ln2, inf, NAN, NAN, NAN, 0, 0};
+    const float gradients_known[ROWS][V] = {{0}, {0.5f, -0.5f, 0, 0}, {0.125f, 0.125f, -0.375f, 0.125f},
+                                            {-0.25f, 0, 0.25f, 0}, {0.25f, -0.5f, 0.25f, 0}};
+    Device device = cpu_device(1);
+    for (Dtype dtype = FP32; dtype < DTYPES; dtype = (Dtype)(dtype + 1)) {
+        float losses[ROWS], stored[ROWS * Vp];
+        for (size_t i = 0; i < ROWS * Vp; i++) {
+            element_put((Element)dtype, stored, i, i % Vp == V ? NAN : (double)logits[i / Vp][i % Vp]);
+        }
+        const Context context = {&device, NULL, dtype};
+        const Classifier rows = {losses, stored, targets, ROWS, V, Vp};
+        classifier_forward_backward(&context, &rows, 0.5f);
+        for (size_t r = 0; r < ROWS; r++) {
+            double tolerance = r < 5 ? 4 * U32 : 0, loss = (double)losses_known[r];
+            if (isnan(loss)) assert_true(isnan(losses[r]));
+            else assert_true((double)losses[r] == loss || fabs((double)losses[r] - loss) <= tolerance);
+            for (size_t v = 0; v < V; v++) {
+                double d = (double)number_get(dtype, stored, r * Vp + v), known = (double)gradients_known[r][v];
+                const double more = dtype == FP32 ? 0 : U16 / 4;
+                assert_true(isnan(loss) ? v == 0 || isnan(d) : fabs(d - known) <= tolerance + more);
+            }
+            assert_true(number_get(dtype, stored, r * Vp + V) == 0);
+        }
+    }
+}
+
+static void test_classifier_sum(void **state) {
+    (void)state;
+    Device device = cpu_device(1);
+    static float losses[10000];
+    double sum = 0, got = 0;
+    for (size_t i = 0; i < 10000; i++) sum += (double)(losses[i] = (float)random_uniform(1, 2, i) * 11);
+    classifier_sum(&device, &got, losses, 10000, false);
+    assert_true(fabs(got - sum) <= 1e-12 * sum);  // another order of additions
+    classifier_sum(&device, &got, losses, 0, true);
+    assert_true(fabs(got - sum) <= 1e-12 * sum);
+    classifier_sum(&device, &got, losses + 7, 1, true);
+    assert_true(fabs(got - sum - (double)losses[7]) <= 1e-12 * sum);
+    classifier_sum(&device, &got, losses, 0, false);
+    assert_true(got == 0);
+    device.kind = DEVICE_PLAN;
+    classifier_sum(&device, NULL, NULL, 10000, false);
+    assert_true(device.bytes == 40000);
+}
+
+#endif
+
+static const Operation CLASSIFIER_OPERATIONS[] = {
+    {"classifier", test_classifier, call_classifier, CLASSIFIER_SHAPES, {"losses", "gradient"}, DIFFERENCES, NULL},
+};
+#ifdef __CUDACC__
+static const Group CLASSIFIER_GROUP = {CLASSIFIER_OPERATIONS, GROUP_COUNT(CLASSIFIER_OPERATIONS), NULL, 0};
+#else
+static const struct CMUnitTest CLASSIFIER_TESTS[] = {
+    cmocka_unit_test(test_classifier_special),
+    cmocka_unit_test(test_classifier_sum),
+};
+static const Group CLASSIFIER_GROUP = GROUP(CLASSIFIER_OPERATIONS, CLASSIFIER_TESTS);
+#endif
+KERNEL_MAIN(CLASSIFIER_GROUP)

@@ -1,0 +1,73 @@
+// test_norm.c - kernels/norm.h: the sum of the squares of gradients.
+#include "cases.h"
+
+#include "../../dev/kernels/norm.h"
+
+// chunks
+static const Shape NORM_SHAPES[] = {{{1}}, {{2}}, {{3}}, {{17}}, {{0}}};
+
+typedef struct {
+    Buffer *sums, *gradients;
+} NormChunks;
+
+static void call_norm_chunks(const Run *run, const Context *context) {
+    const NormChunks *x = (const NormChunks *)run->operands;
+    norm_chunks(context->device, QUEUE_COMPUTE, data(x->sums), data(x->gradients), run->n[0] * NORM_CHUNK);
+}
+
+// Exactly: there is one order. Partial sum l adds the squares of elements l, l + 256, ..., then halves are added.
+static void test_norm_chunks(Run *run) {
+    NormChunks x;
+    x.sums = made(run, "sums", MADE, IN_FP64, run->n[0], NORM_CHUNK);
+    x.gradients = given(run, "gradients", IN_FP32, run->n[0] * NORM_CHUNK, 1);
+    const double *g = x.gradients->given;
+    for (size_t i = 0; i < run->n[0]; i++, g += NORM_CHUNK) {
+        double partials[256] = {0};
+        for (size_t e = 0; e < NORM_CHUNK; e++) partials[e % 256] = fma(g[e], g[e], partials[e % 256]);
+        for (size_t width = 128; width > 0; width /= 2) {
+            for (size_t l = 0; l < width; l++) partials[l] += partials[l + width];
+        }
+        want(x.sums, i, partials[0], EXACT);
+    }
+    execute(run, &x);
+}
+
+#ifndef __CUDACC__
+static void test_norm_special(void **state) {
+    (void)state;
+    static float g[3 * NORM_CHUNK];
+    double sums[3];
+    Device device = cpu_device(1);
+    const struct { float fill, one; double norm; } rows[] = {
+        {0, 0, 0}, {1, 1, 110.85125168440814}, {1e20f, 1e20f, (double)1e20f * 110.85125168440814},
+        {FLT_MAX, FLT_MAX, (double)FLT_MAX * 110.85125168440814}, {0, FLT_TRUE_MIN, (double)FLT_TRUE_MIN},
+        {1, NAN, NAN}, {1, INFINITY, INFINITY}, {1, -INFINITY, INFINITY}};
+    for (size_t i = 0; i < 8; i++) {
+        for (size_t e = 0; e < 3 * NORM_CHUNK; e++) g[e] = rows[i].fill;
+        for (size_t at = 0; at < 3 * NORM_CHUNK; at += 4099) {  // in each chunk
+            g[at] = rows[i].one;
+            norm_chunks(&device, QUEUE_COMPUTE, sums, g, 3 * NORM_CHUNK);
+            double norm = 0;
+            norm_total(&device, &norm, sums, 3);
+            norm = sqrt(norm);
+            g[at] = rows[i].fill;
+            if (isnan(rows[i].norm)) assert_true(isnan(norm));
+            else assert_true(norm == rows[i].norm || fabs(norm / rows[i].norm - 1) <= 1e-14);
+        }
+    }
+    device.kind = DEVICE_PLAN;
+    norm_total(&device, NULL, NULL, 3);
+    assert_true(device.bytes == 24);
+}
+#endif
+
+static const Operation NORM_OPERATIONS[] = {
+    {"norm_chunks", test_norm_chunks, call_norm_chunks, NORM_SHAPES, {""}, FP32_ONLY | ONE_ORDER, NULL},
+};
+#ifdef __CUDACC__
+static const Group NORM_GROUP = {NORM_OPERATIONS, GROUP_COUNT(NORM_OPERATIONS), NULL, 0};
+#else
+static const struct CMUnitTest NORM_TESTS[] = {cmocka_unit_test(test_norm_special)};
+static const Group NORM_GROUP = GROUP(NORM_OPERATIONS, NORM_TESTS);
+#endif
+KERNEL_MAIN(NORM_GROUP)
