@@ -292,42 +292,6 @@ static void test_a_disk_that_fails(void **state) {
 // ---------------------------------------------------------------------------------------------------------------
 // Budgets and flags
 
-static void test_wrong_placements(void **state) {
-    (void)state;
-    static const char *const wrong[][2] = {
-        {"optimiser=host", "--offload optimiser=host: optimizer, gradients, weights or activations"},
-        {"optimizer=tape", "= host or disk"},
-        {"optimizer=device", "= host or disk"},
-        {"optimizer", "--offload optimizer: "},
-        {"optimizer=", "= host or disk"},
-        {"=host", "= host or disk"},
-        {"host", "= host or disk"},
-        {"optimizer=hosts", "= host or disk"},
-        {"weights=host,weights=disk", "names weights twice"},
-        {"weights=host,", "ends with a comma"},
-        {",weights=host", "= host or disk"},
-        {"weights=host,,optimizer=host", "= host or disk"},
-        {"weights=host optimizer=host", "= host or disk"},
-        {"", "needs a value"},
-        {",", "= host or disk"},
-    };
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        char words[256];
-        snprintf(words, sizeof(words), "usage:|%s", wrong[i][1]);
-        expect_command(2, words, "./train_gpt " TINY " --plan --offload '%s'", wrong[i][0]);
-    }
-    expect_command(2, "add -r 3|usage:", "./train_gpt " TINY " --plan --offload activations=host");
-    expect_command(2, "add -r 3|usage:", "./train_gpt " TINY " --plan --offload activations=disk -r 2");
-    expect_command(2, "all layers|usage:",
-                   "./train_gpt " TINY " --plan --offload activations=host -r 3 --recompute-layers 1");
-    expect_command(2, "the states are on the device|usage:", "./train_gpt " TINY " --plan --update host");
-    expect_command(2, "the states are on the device|usage:",
-                   "./train_gpt " TINY " --plan --update host --offload weights=host");
-    expect_command(2, "--ranks 2 is for a --plan|usage:", "./train_gpt " TINY " --ranks 2");
-    expect_command(2, "not a multiple of B T N = 256|usage:", "./train_gpt " TINY " --plan --ranks 4 -d 128");
-    expect_command(0, "", "./train_gpt " TINY " --plan --ranks 4 -d 512 -z 3");
-}
-
 // What is wrong on several ranks is told once, and ends all of them.
 static void test_refusals_are_told_once(void **state) {
     (void)state;
@@ -656,7 +620,6 @@ int main(void) {
         cmocka_unit_test_teardown(test_swap_directories_that_wont_do, unmount),
         cmocka_unit_test(test_short_transfers_change_nothing),
         cmocka_unit_test(test_a_disk_that_fails),
-        cmocka_unit_test(test_wrong_placements),
         cmocka_unit_test(test_refusals_are_told_once),
         cmocka_unit_test(test_refusals_are_one_write),
         cmocka_unit_test(test_bare_mpirun),
