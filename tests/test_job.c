@@ -201,7 +201,8 @@ static void test_places(void **state) {
     expect_places("--offload optimizer=disk --update device", 0, k, d, d, d, false);
     expect_places("--offload optimizer=disk --update host", 0, k, d, d, d, true);
     expect_places("--offload gradients=host,weights=disk", 0, d, h, k, d, false);
-    expect_places("-r 3 -z 3 --offload activations=disk,weights=host,gradients=disk,optimizer=host", 3, h, k, h, k, true);
+    expect_places("-r 3 -z 3 --offload activations=disk,weights=host,gradients=disk,optimizer=host", 3, h, k, h, k,
+                  true);
     Asked *alone = ask(1, TINY " -z 3");  // nothing to share among one rank
     assert_int_equal(alone->job.config.place.stage, 0);
     close_asked(alone);
@@ -267,7 +268,8 @@ static void open_for_a_gpu(void *line) {
 static void test_heads_of_a_gpu(void **state) {
     (void)state;
     expect_exit(open_for_a_gpu, (void *)(uintptr_t)"-e 1x128x1 --vocab 67 -t 8 -i random", 0, "");
-    expect_die(open_for_a_gpu, (void *)(uintptr_t)"-e 1x136x1 --vocab 67 -t 8 -i random", "heads of 136 channels|at most 128");
+    expect_die(open_for_a_gpu, (void *)(uintptr_t) "-e 1x136x1 --vocab 67 -t 8 -i random",
+               "heads of 136 channels|at most 128");
 }
 
 // A checkpoint of a model decides the model, and what is asked for must be that.

@@ -170,8 +170,10 @@ static void test_places_that_wont_do(void **state) {
     expect_die(make_the_directory, (void *)(uintptr_t)"/proc/nothing", "-o /proc/nothing: can't make /proc/nothing");
     expect_die(make_the_directory, longest, "the path is too long");
     expect_die(open_the_log, longest, "the path is too long");
-    expect_die(open_the_log, (void *)(uintptr_t)in_directory(directory, "none"), "none/steps.csv.partial: No such file");
-    expect_die(write_memory, (void *)(uintptr_t)in_directory(directory, "none"), "none/memory.csv.partial: No such file");
+    expect_die(open_the_log, (void *)(uintptr_t)in_directory(directory, "none"),
+               "none/steps.csv.partial: No such file");
+    expect_die(write_memory, (void *)(uintptr_t)in_directory(directory, "none"),
+               "none/memory.csv.partial: No such file");
     expect_die(write_to_a_full_disk, NULL, "can't write here/steps.csv: No space left|-y 1");
 }
 

@@ -52,7 +52,9 @@ static void test_steps_csv(void **state) {
         assert_int_equal(atoi(csv_field(line, 0, field)), step);
         assert_int_equal(atoi(csv_field(line, 1, field)), step * 64);
         double loss = atof(csv_field(line, 2, field));
-        assert_true(loss > 3 && loss < 6 && strlen(field) >= 8);
+        assert_true(loss > 3);
+        assert_true(loss < 6);
+        assert_true(strlen(field) >= 8);
         assert_int_equal(strlen(csv_field(line, 3, field)) > 0, step % 2 == 0 || step == 5);
         for (int k = 4; k <= 9; k++) assert_true(atof(csv_field(line, k, field)) > 0);
         assert_string_equal(csv_field(line, 11, field), "0");
@@ -87,7 +89,9 @@ static void test_readme_command(void **state) {
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) assert_says(output, words[i]);
     double first = atof(strstr(strstr(output, "step 1/5"), "loss ") + 5);
     double last = atof(strstr(strstr(output, "step 5/5"), "loss ") + 5);
-    assert_true(first > 5 && first < 6.5 && last < first - 0.5);
+    assert_true(first > 5);
+    assert_true(first < 6.5);
+    assert_true(last < first - 0.5);
     // The suggestion is a command that works.
     char *next = strstr(output, "next       ") + strlen("next       ");
     next[strcspn(next, "(")] = 0;

@@ -1,5 +1,5 @@
-// test_report.c - report.h: what is printed of a run, word by word. Readers of these lines (tests, scripts, people) rely
-// on them.
+// test_report.c - report.h: what is printed of a run, word by word. Readers of these lines (tests, scripts, people)
+// rely on them.
 #include "test_helpers.h"
 
 #include "../dev/report.h"
@@ -191,11 +191,14 @@ static void test_where_a_run_begins(void **state) {
         const char *name;
     } changes[] = {{&p->B, "-b"}, {&p->tokens_per_step, "-d"}, {&p->T, "-t"}, {(int64_t *)&p->data, "the data"},
                    {(int64_t *)&p->seed, "--seed"}};
-    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {  // each is told before those that changed earlier
+    // Each is told before those that changed earlier.
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
         char right[256];
         *changes[i].field += 1;
-        snprintf(right, sizeof(right), "going on from FILE (step 12)\nnote: %s differs from the saved run, so this is not "
-                 "the run it would have been\n", changes[i].name);
+        snprintf(right, sizeof(right),
+                 "going on from FILE (step 12)\nnote: %s differs from the saved run, so this is not "
+                 "the run it would have been\n",
+                 changes[i].name);
         expect_printed(print_position, &f, right);
     }
     p->seed--;
@@ -246,8 +249,9 @@ static void test_the_line_of_a_step(void **state) {
                     "forward 160.0 head 159.0 backward 172.0 update 51.0, RssAnon \n");
     f.row.norm = 11.56;
     f.report.terminal = true;
-    expect_step(&f, "\rstep 3/500 | loss 5.6266 | norm 11.560 (clipped to 1) | lr 5.00e-05 | 424 ms | 4832 tokens/s | mfu "
-                    "67.8 % | MiB forward 160.0 head 159.0 backward 172.0 update 51.0, RssAnon  | ETA 2:05\033[K");
+    expect_step(&f,
+                "\rstep 3/500 | loss 5.6266 | norm 11.560 (clipped to 1) | lr 5.00e-05 | 424 ms | 4832 tokens/s | mfu "
+                "67.8 % | MiB forward 160.0 head 159.0 backward 172.0 update 51.0, RssAnon  | ETA 2:05\033[K");
     f.report.terminal = false;
     f.job.config.clip = 0;  // any norm
     f.n_ranks = 2;
@@ -256,9 +260,10 @@ static void test_the_line_of_a_step(void **state) {
     f.row.disk_read_bytes = 14 * MIB;
     f.row.disk_written_bytes = 15 * MIB;
     // Least: 3,290,880 parameters: half of 8 bytes of each sent, 4 of each written.
-    expect_step(&f, "step 3/500 | loss 5.6266 | norm 11.560 | lr 5.00e-05 | 424 ms | 4832 tokens/s | mfu 67.8 % | MiB "
-                    "forward 160.0 head 159.0 backward 172.0 update 51.0, RssAnon  | sent 30.00 MiB, least 12.55 | disk "
-                    "MiB read 14.00 written 15.00, least 12.55\n");
+    expect_step(&f,
+                "step 3/500 | loss 5.6266 | norm 11.560 | lr 5.00e-05 | 424 ms | 4832 tokens/s | mfu 67.8 % | MiB "
+                "forward 160.0 head 159.0 backward 172.0 update 51.0, RssAnon  | sent 30.00 MiB, least 12.55 | disk "
+                "MiB read 14.00 written 15.00, least 12.55\n");
 }
 
 static void print_end(void *argument) {
@@ -274,18 +279,20 @@ static void test_the_end(void **state) {
     f.plan.phases[PHASE_BACKWARD].peak[TIER_DEVICE] = 172 * MIB;
     f.plan.phases[PHASE_SETUP].peak[TIER_HOST] = MIB;
     f.row.peak_device_bytes = 172 * MIB;  // without memory flags: the same
-    expect_printed(print_end, &f,
-                   "peak       172.00 MiB on the device (phase backward), 1.00 MiB on the host: planned and measured alike\n"
-                   "saved      nothing: no memory flag was in use\n"
-                   "next       ./train_gpt -r 3   (device peak 105.50 MiB)\n");
+    expect_printed(
+        print_end, &f,
+        "peak       172.00 MiB on the device (phase backward), 1.00 MiB on the host: planned and measured alike\n"
+        "saved      nothing: no memory flag was in use\n"
+        "next       ./train_gpt -r 3   (device peak 105.50 MiB)\n");
     f.row.peak_device_bytes = 196 * MIB;
     f.device.real = DEVICE_CUDA;
     f.plan.phases[PHASE_UPDATE].peak[TIER_DISK] = 3 * MIB;
-    expect_printed(print_end, &f,
-                   "peak       172.00 MiB on the device (phase backward), 1.00 MiB on the host (pinned), 3.00 MiB on the "
-                   "disk: planned and measured alike\n"
-                   "saved      24.00 MiB by the memory flags (without them: 196.00 MiB)\n"
-                   "next       ./train_gpt -r 3   (device peak 105.50 MiB)\n");
+    expect_printed(
+        print_end, &f,
+        "peak       172.00 MiB on the device (phase backward), 1.00 MiB on the host (pinned), 3.00 MiB on the "
+        "disk: planned and measured alike\n"
+        "saved      24.00 MiB by the memory flags (without them: 196.00 MiB)\n"
+        "next       ./train_gpt -r 3   (device peak 105.50 MiB)\n");
 }
 
 int main(void) {

@@ -204,8 +204,8 @@ static void test_weights_come_as_they_are_at_home(void **state) {
                 const float *w = (const float *)(const void *)store_weights(&f.store, block);
                 for (size_t e = 0; e < n; e++) {
                     if (w[e] != weight_of(block, e, round)) {
-                        fail_msg("L %zu, tier %d, order %d: visit %d, block %zu: %g at %zu", L, i % 3, i / 3 % N_ORDERS, v,
-                                 block, (double)w[e], e);
+                        fail_msg("L %zu, tier %d, order %d: visit %d, block %zu: %g at %zu", L, i % 3, i / 3 % N_ORDERS,
+                                 v, block, (double)w[e], e);
                     }
                 }
                 store_weights_done(&f.store, block);

@@ -35,8 +35,8 @@ typedef struct {
     bool tuned;        // the hash must not be 0
 } Tuning;
 
-// 48 x 64 x 96 with transposed weights in bf16; the same added to fp32; and one more. For these the emulated library has
-// two algorithms.
+// 48 x 64 x 96 with transposed weights in bf16; the same added to fp32; and one more. For these the emulated library
+// has two algorithms.
 static MatmulShape shape_of(int i) {
     MatmulShape shape = matmul_shape(BF16, i == 1 ? FP32 : BF16, 48, 64, 96);
     shape.b_transposed = true;
@@ -139,8 +139,8 @@ static void write_choice(long long version, long long capability, long long choi
     char *line = read_file(path, NULL);
     assert_int_equal(numbers_of(line, numbers), 13);
     free(line);
-    const int n = snprintf(text, sizeof(text), "%lld %lld 48 64 96 0 1 1 1 0 0 16 %lld\n", numbers[0] + version, capability,
-                           choice);
+    const int n = snprintf(text, sizeof(text), "%lld %lld 48 64 96 0 1 1 1 0 0 16 %lld\n", numbers[0] + version,
+                           capability, choice);
     write_file(path, text, (size_t)n);
 }
 
@@ -162,8 +162,12 @@ static void test_what_is_written_is_taken(void **state) {
 
 static void test_what_can_not_be_used_is_refused(void **state) {
     (void)state;
-    static const char *const wrong[] = {"1 2 3\n", "\n", "1 80 48 64 96 0 1 1 1 0 0 16\n", "1 80 48 64 96 0 1 1 1 0 0 16 -1\n",
-                                        "1 80 48 64 96 0 1 1 1 0 0 16 8\n", "x 80 48 64 96 0 1 1 1 0 0 16 0\n"};
+    static const char *const wrong[] = {"1 2 3\n",
+                                        "\n",
+                                        "1 80 48 64 96 0 1 1 1 0 0 16\n",
+                                        "1 80 48 64 96 0 1 1 1 0 0 16 -1\n",
+                                        "1 80 48 64 96 0 1 1 1 0 0 16 8\n",
+                                        "x 80 48 64 96 0 1 1 1 0 0 16 0\n"};
     Tuning tuning = {1, "", -1, false};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         write_file(path, wrong[i], strlen(wrong[i]));
