@@ -22,7 +22,7 @@ CUDA_HALVES = $(wildcard dev/kernels/*.cuh)
 HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h) $(CUDA_HALVES)
 # tests/test_X.c is the test of X; tests/properties has what is true of the whole program. Of the former, some start
 # programs or have the whole trainer in them; the others are the unit tests.
-ALL_TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emul%,$(wildcard tests/test_*.c tests/properties/*.c))))
+ALL_TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emul% tests/test_tune.c,$(wildcard tests/test_*.c tests/properties/*.c))))
 PROGRAM_TESTS = test_collective test_gpu_check test_launch test_model test_onednn test_program test_ranks test_table \
     test_threads properties/%
 UNIT_TESTS = $(filter-out $(PROGRAM_TESTS),$(ALL_TESTS))
@@ -53,7 +53,7 @@ NVCC_FLAGS = -std=c++17 -O3 -lineinfo -fmad=false -Xcompiler $(subst $(space),$(
 CUDA_LIBRARIES = sh scripts/libraries.sh $(CC) cuda=$(NVCC) | sed -E 's/-fopenmp|-Wno-unknown-pragmas/-Xcompiler &/'
 
 # Tests of CUDA code on the emulator (dev/emulator); they need nvcc, but no GPU.
-EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_emulated \
+EMULATED_TESTS = test_emulator emulated/test_kernels emulated/test_tune emulated/test_emulated \
     emulated/properties/test_same_bits
 EMULATED_BENCH = $(if $(RUN)$(SANITIZE),,$(if $(NVCC),build/emulated/bench_gpu))
 RUN_TESTS = $(if $(RUN),$(UNIT_TESTS),$(TESTS) $(if $(SANITIZE),,$(if $(NVCC),$(EMULATED_TESTS))))

@@ -99,7 +99,7 @@ static inline size_t loader_shard(const Loader *loader, size_t window) {
     return low;
 }
 
-// Dtype of targets in a window that are there (T, or fewer in the last window of a shard; never 0). Reads nothing.
+// Number of targets in a window that are there (T, or fewer in the last window of a shard; never 0). Reads nothing.
 static inline size_t loader_window_targets(const Loader *loader, size_t window) {
     const TokenFile *shard = &loader->shards[loader_shard(loader, window)];
     return size_min(loader->T, shard->n_tokens - 1 - (window - shard->first_window) * loader->T);

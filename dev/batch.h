@@ -64,7 +64,7 @@ static inline uint64_t batch_window_index(const Batch *b, int64_t step, size_t i
     return (uint64_t)(b->config->overfit ? 0 : step) * per_step + index;
 }
 
-// Dtype of targets in all windows of a step (0-based): what the mean of its losses is taken over.
+// Number of targets in all windows of a step (0-based): what the mean of its losses is taken over.
 static inline size_t batch_step_targets(const Batch *b, int64_t step) {
     const size_t windows = config_windows(b->config, b->ranks->size);
     size_t n = 0;

@@ -51,7 +51,8 @@ static inline void open_store(StoreFixture *f, Order order, ModelShape shape, Dt
     f->n_most = size_max(f->store.embedding.n_elements, f->store.layer.n_elements);
     f->values = (float *)memory_keep_aligned(&f->memory, TIER_HOST, KIND_FILES, f->n_most * sizeof(float), MEMORY_PAGE,
                                              "values");
-    f->rounded = memory_keep_aligned(&f->memory, TIER_HOST, KIND_FILES, f->n_most * sizeof(float), MEMORY_PAGE, "rounded");
+    f->rounded =
+        memory_keep_aligned(&f->memory, TIER_HOST, KIND_FILES, f->n_most * sizeof(float), MEMORY_PAGE, "rounded");
 }
 
 static inline void close_store(StoreFixture *f) {

@@ -1,5 +1,5 @@
-// test_batch.c - batch.h: which windows of tokens each rank trains on and validates with, how they reach the device, and
-// the positions of a batch sorted by token; in every order of the queues.
+// test_batch.c - batch.h: which windows of tokens each rank trains on and validates with, how they reach the device,
+// and the positions of a batch sorted by token; in every order of the queues.
 #include "token_helpers.h"
 
 #include "device_helpers.h"

@@ -1,5 +1,5 @@
-// test_checkpoint.c - checkpoint.h: the file byte by byte, what is saved is loaded whatever the homes, damage anywhere is
-// found, and the newest good one of a directory is taken.
+// test_checkpoint.c - checkpoint.h: the file byte by byte, what is saved is loaded whatever the homes, damage anywhere
+// is found, and the newest good one of a directory is taken.
 #include "store_helpers.h"
 
 #include "../dev/checkpoint.h"
@@ -248,10 +248,19 @@ static void test_names_of_files(void **state) {
     static const struct {
         const char *name;
         int64_t step;
-    } names[] = {{"checkpoint_00000000.bin", 0}, {"checkpoint_00000012.bin", 12}, {"checkpoint_123456789012.bin", 123456789012},
-                 {"checkpoint_7.bin", 7}, {"checkpoint_-0000001.bin", -1}, {"checkpoint_00000012.bin.partial", -1},
-                 {"checkpoint_.bin", -1}, {"checkpoint_12", -1}, {"checkpoint_12.bi", -1}, {"a_checkpoint_12.bin", -1},
-                 {"checkpoint_x.bin", -1}, {"", -1}, {"steps.csv", -1}};
+    } names[] = {{"checkpoint_00000000.bin", 0},
+                 {"checkpoint_00000012.bin", 12},
+                 {"checkpoint_123456789012.bin", 123456789012},
+                 {"checkpoint_7.bin", 7},
+                 {"checkpoint_-0000001.bin", -1},
+                 {"checkpoint_00000012.bin.partial", -1},
+                 {"checkpoint_.bin", -1},
+                 {"checkpoint_12", -1},
+                 {"checkpoint_12.bi", -1},
+                 {"a_checkpoint_12.bin", -1},
+                 {"checkpoint_x.bin", -1},
+                 {"", -1},
+                 {"steps.csv", -1}};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (checkpoint_name_step(names[i].name) != names[i].step) fail_msg("%s", names[i].name);
     }

@@ -153,7 +153,8 @@ static void test_shards_of_real_ranks(void **state) {
 #endif
     if (system("command -v mpirun >/dev/null") != 0) SKIP_AS("there is no mpirun");
     for (int N = 2; N <= 4; N++) {
-        expect_command(0, "", "OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive scripts/launch.sh %d %s --ranks", N, test_program);
+        expect_command(0, "", "OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive scripts/launch.sh %d %s --ranks", N,
+                       test_program);
     }
 }
 

@@ -122,8 +122,8 @@ static void test_what_is_not_complete_says_why(void **state) {
     assert_int_equal(errno, EBADF);
 }
 
-// For each word of four bytes, least first: xor, times 2^64 divided by the golden ratio (a sum of shifted numbers here),
-// folded by 29 bits.
+// For each word of four bytes, least first: xor, times 2^64 divided by the golden ratio (a sum of shifted numbers
+// here), folded by 29 bits.
 static uint64_t hash_by_hand(uint64_t hash, const unsigned char *bytes, size_t n) {
     for (size_t i = 0; i + 3 < n; i += 4) {
         hash ^= bytes[i] + 256ull * bytes[i + 1] + 65536ull * bytes[i + 2] + 16777216ull * bytes[i + 3];

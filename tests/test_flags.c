@@ -1,5 +1,5 @@
-// test_flags.c - flags.h: the table of flags is sound, every flag takes what it should and refuses the rest (exit 2, what
-// is wrong and a usage line), and what a command line means.
+// test_flags.c - flags.h: the table of flags is sound, every flag takes what it should and refuses the rest (exit 2,
+// what is wrong and a usage line), and what a command line means.
 #include "test_helpers.h"
 
 #include "../dev/flags.h"

@@ -104,7 +104,8 @@ static void test_merged_uses_write_if_any_does(void **state) {
     }
 }
 
-// Memory that is not the host's slab is nobody's business here, and the last is given back once all queues have left it.
+// Memory that is not the host's slab is nobody's business here, and the last is given back once all queues have left
+// it.
 static void test_memory_begins_and_ends(void **state) {
     (void)state;
     Fixture f;

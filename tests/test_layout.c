@@ -1,5 +1,5 @@
-// test_layout.c - layout.h: the place of every tensor, by hand; models known by their number of parameters; first values
-// that are a function of the place alone; and descriptions of models, right and wrong.
+// test_layout.c - layout.h: the place of every tensor, by hand; models known by their number of parameters; first
+// values that are a function of the place alone; and descriptions of models, right and wrong.
 #include "test_helpers.h"
 
 #include "../dev/layout.h"
@@ -73,7 +73,8 @@ static void test_every_tensor_has_its_place(void **state) {
 // The sum of what is saved is the number of parameters.
 static void test_what_is_saved_are_the_parameters(void **state) {
     (void)state;
-    static const ModelShape shapes[] = {{1, 1, 1, 1, 128, 1}, {12, 12, 768, 50257, 50304, 1024}, {7, 3, 51, 128, 128, 9}};
+    static const ModelShape shapes[] = {
+        {1, 1, 1, 1, 128, 1}, {12, 12, 768, 50257, 50304, 1024}, {7, 3, 51, 128, 128, 9}};
     for (size_t i = 0; i < 3; i++) {
         BlockLayout embedding, layer;
         size_t n = 0;

@@ -3,8 +3,8 @@
 
 #include "../dev/levels.h"
 
-// Values per token in units of C, and fp32 values, that a layer keeps besides its input. From the drawing: LN1 1, qkv 3,
-// attention 1, stream 1, LN2 1, fc 4, GELU 4; each LayerNorm two statistics.
+// Values per token in units of C, and fp32 values, that a layer keeps besides its input. From the drawing: LN1 1, qkv
+// 3, attention 1, stream 1, LN2 1, fc 4, GELU 4; each LayerNorm two statistics.
 static void test_what_is_kept(void **state) {
     (void)state;
     static const struct {

@@ -201,7 +201,9 @@ static void test_orders_differ(void **state) {
         same_in_seed += window == loader_shuffled_window(&loader, 2, i);
         same_unshuffled += window == i;
     }
-    assert_true(same_in_epoch < 10 && same_in_seed < 10 && same_unshuffled < 10);  // 1 of 1000 is to be expected
+    assert_true(same_in_epoch < 10);
+    assert_true(same_in_seed < 10);
+    assert_true(same_unshuffled < 10);  // 1 of 1000 is to be expected
     size_t far = loader_shuffled_window(&loader, 1, UINT64_MAX);
     assert_true(far < 1000);
     loader_close(&loader);

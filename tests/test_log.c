@@ -116,7 +116,8 @@ static void test_memory_of_a_plan_and_a_run(void **state) {
             const int p = i < TIERS * KINDS ? PHASE_SETUP : PHASE_SAVE, t = i / KINDS % TIERS, k = i % KINDS;
             const bool weights = p == PHASE_SETUP && t == TIER_DEVICE && k == KIND_WEIGHTS;
             const bool files = p == PHASE_SAVE && t == TIER_DISK && k == KIND_FILES;
-            snprintf(right, sizeof(right), "0,%s,%s,%s,%s,%s", ledger_phase_name(p), ledger_tier_name(t), ledger_kind_name(k),
+            snprintf(right, sizeof(right), "0,%s,%s,%s,%s,%s", ledger_phase_name(p), ledger_tier_name(t),
+                     ledger_kind_name(k),
                      weights ? "64" : files ? "1099511627776" : "0",
                      !measured || p == PHASE_SAVE ? "" : weights ? "65" : "0");
             assert_string_equal(line = strtok(NULL, "\n"), right);
@@ -170,8 +171,10 @@ static void test_places_that_wont_do(void **state) {
     expect_die(make_the_directory, (void *)(uintptr_t)"/proc/nothing", "-o /proc/nothing: can't make /proc/nothing");
     expect_die(make_the_directory, longest, "the path is too long");
     expect_die(open_the_log, longest, "the path is too long");
-    expect_die(open_the_log, (void *)(uintptr_t)in_directory(directory, "none"), "none/steps.csv.partial: No such file");
-    expect_die(write_memory, (void *)(uintptr_t)in_directory(directory, "none"), "none/memory.csv.partial: No such file");
+    expect_die(open_the_log, (void *)(uintptr_t)in_directory(directory, "none"),
+               "none/steps.csv.partial: No such file");
+    expect_die(write_memory, (void *)(uintptr_t)in_directory(directory, "none"),
+               "none/memory.csv.partial: No such file");
     expect_die(write_to_a_full_disk, NULL, "can't write here/steps.csv: No space left|-y 1");
 }
 

@@ -1,5 +1,5 @@
-// test_memory.c - memory.h: places and counts of what is taken, phases and their peaks, and that whatever differs from the
-// plan ends the run.
+// test_memory.c - memory.h: places and counts of what is taken, phases and their peaks, and that whatever differs from
+// the plan ends the run.
 //
 // Everything that runs operations is run in a child process, since it is to die (and OpenMP does not survive a fork).
 #include "test_helpers.h"

@@ -1,5 +1,5 @@
-// test_model.c - train_gpt.cu: the whole model and training step against PyTorch's values, that it learns, and that what
-// pads blocks and the vocabulary takes no part.
+// test_model.c - train_gpt.cu: the whole model and training step against PyTorch's values, that it learns, and that
+// what pads blocks and the vocabulary takes no part.
 #include "trainer_helpers.h"
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -196,7 +196,8 @@ static void test_golden_plain_attention(void **state) {
 
 static void test_overfits_one_batch(void **state) {
     (void)state;
-    Trainer *m = open_trainer("%s -i random -g 0 -v 0 -a 1 -u 0 -k constant -l 0.003 -c 0", "-e 2x48x3 --vocab 67 -t 32 -b 2");
+    Trainer *m = open_trainer("-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -g 0 -v 0 -a 1 -u 0 -k constant -l 0.003 "
+                              "-c 0");
     StepRow row;
     start_trainer(m);
     for (int i = 0; i < 120; i++) train_step(m, &row);
@@ -207,7 +208,7 @@ static void test_overfits_one_batch(void **state) {
 // The padded vocabulary takes no part: its weights stay zero, and paddings of blocks, too.
 static void test_padding_stays_zero(void **state) {
     (void)state;
-    Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p bf16 -l 0.01", "-e 3x51x3 --vocab 67 -t 37 --max-length 41 -b 3");
+    Trainer *m = open_trainer("-e 3x51x3 --vocab 67 -t 37 --max-length 41 -b 3 -i random -g 0 -v 0 -p bf16 -l 0.01");
     start_trainer(m);
     run_steps(m, 3);
     for (size_t block = 0; block < m->store.n_blocks; block++) {

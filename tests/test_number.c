@@ -37,7 +37,9 @@ static void test_bf16_rounding(void **state) {
 // Every number of fp16, and between neighbours: to the nearest, ties to even, infinity from 65520 on.
 static void test_fp16_rounding(void **state) {
     (void)state;
-    assert_true(number_from_fp16(0x3c00) == 1 && number_from_fp16(0x7bff) == 65504 && number_from_fp16(1) == 0x1p-24f);
+    assert_true(number_from_fp16(0x3c00) == 1);
+    assert_true(number_from_fp16(0x7bff) == 65504);
+    assert_true(number_from_fp16(1) == 0x1p-24f);
     assert_true(number_from_fp16(0x0400) == 0x1p-14f);
     assert_true(number_from_fp16(0x7c00) == INFINITY);
     assert_true(number_from_fp16(0x8001) < 0);
@@ -76,9 +78,15 @@ static void test_exp(void **state) {
         worst = fmax(worst, fabs((double)number_exp(x) - exact) / ldexp(1, ilogb(exact) - 23));
     }
     assert_true(worst <= 1.5);
-    assert_true(number_exp(0) == 1 && number_exp(-0.0f) == 1 && number_exp(-FLT_TRUE_MIN) == 1);
-    assert_true(number_exp(-87.337f) == 0 && number_exp(-1e30f) == 0 && number_exp(-INFINITY) == 0);
-    assert_true(number_exp(89) == number_exp(INFINITY) && number_exp(89) > 2e38f && number_exp(89) <= FLT_MAX);
+    assert_true(number_exp(0) == 1);
+    assert_true(number_exp(-0.0f) == 1);
+    assert_true(number_exp(-FLT_TRUE_MIN) == 1);
+    assert_true(number_exp(-87.337f) == 0);
+    assert_true(number_exp(-1e30f) == 0);
+    assert_true(number_exp(-INFINITY) == 0);
+    assert_true(number_exp(89) == number_exp(INFINITY));
+    assert_true(number_exp(89) > 2e38f);
+    assert_true(number_exp(89) <= FLT_MAX);
     assert_true(isnan(number_exp(NAN)) && isnan(number_exp(-NAN)));
 }
 
@@ -94,7 +102,9 @@ static void test_sigmoid(void **state) {
         assert_true(y >= 0 && y <= 1);
     }
     assert_true(worst <= 3);
-    assert_true(number_sigmoid(0) == 0.5f && number_sigmoid(INFINITY) == 1 && number_sigmoid(-INFINITY) < 1e-38f);
+    assert_true(number_sigmoid(0) == 0.5f);
+    assert_true(number_sigmoid(INFINITY) == 1);
+    assert_true(number_sigmoid(-INFINITY) < 1e-38f);
     assert_true(isnan(number_sigmoid(NAN)) && isnan(number_sigmoid(-NAN)));
 }
 

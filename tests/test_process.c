@@ -1,5 +1,5 @@
-// test_process.c - process.h: what control groups allow of the processors' time, on machines that a test makes of files,
-// and what the kernel says of memory.
+// test_process.c - process.h: what control groups allow of the processors' time, on machines that a test makes of
+// files, and what the kernel says of memory.
 #include "test_helpers.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// test_slot.c - slot.h: blocks that go through slots from queue to queue arrive whole, in every order of the queues; and
-// with any one of the four calls left out they do not.
+// test_slot.c - slot.h: blocks that go through slots from queue to queue arrive whole, in every order of the queues;
+// and with any one of the four calls left out they do not.
 #include "device_helpers.h"
 
 #include "../dev/slot.h"

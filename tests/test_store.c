@@ -47,7 +47,8 @@ static void test_every_element_has_a_place(void **state) {
                     assert_int_equal(range[0], first);
                     assert_int_equal(range[1], end);
                     for (size_t element = first; element < end; element++, at += size) {
-                        if (store_pointer(&store, home, block, element) != at) fail_msg("element %zu is elsewhere", element);
+                        const char *place = store_pointer(&store, home, block, element);
+                        if (place != at) fail_msg("element %zu is elsewhere", element);
                     }
                 }
             }
@@ -204,8 +205,8 @@ static void test_weights_come_as_they_are_at_home(void **state) {
                 const float *w = (const float *)(const void *)store_weights(&f.store, block);
                 for (size_t e = 0; e < n; e++) {
                     if (w[e] != weight_of(block, e, round)) {
-                        fail_msg("L %zu, tier %d, order %d: visit %d, block %zu: %g at %zu", L, i % 3, i / 3 % N_ORDERS, v,
-                                 block, (double)w[e], e);
+                        fail_msg("L %zu, tier %d, order %d: visit %d, block %zu: %g at %zu", L, i % 3, i / 3 % N_ORDERS,
+                                 v, block, (double)w[e], e);
                     }
                 }
                 store_weights_done(&f.store, block);

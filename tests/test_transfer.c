@@ -35,7 +35,8 @@ static void open_fixture(Fixture *f, Order order) {
     open_memory(&f->memory, &f->device, &f->plan, 4 * BYTES, directory);
     for (int t = 0; t < TIERS; t++) {
         for (int i = 0; i < 2; i++) {
-            f->places[t][i] = (char *)memory_keep_aligned(&f->memory, (Tier)t, KIND_SCRATCH, BYTES, MEMORY_PAGE, "place");
+            f->places[t][i] =
+                (char *)memory_keep_aligned(&f->memory, (Tier)t, KIND_SCRATCH, BYTES, MEMORY_PAGE, "place");
         }
     }
     transfers_open(&f->transfers, &f->memory, true);
@@ -56,10 +57,12 @@ static void test_every_way(void **state) {
             if (a == TIER_DISK && b == TIER_DISK) continue;
             open_fixture(&f, EVERY_ORDER[i]);
             char *from = f.places[TIER_HOST][0], *to = f.places[TIER_HOST][1];
-            char *first = a == TIER_HOST ? (char *)memory_push_aligned(&f.memory, a, KIND_SCRATCH, BYTES, MEMORY_PAGE, "a")
-                                         : f.places[a][0];
-            char *second = b == TIER_HOST ? (char *)memory_push_aligned(&f.memory, b, KIND_SCRATCH, BYTES, MEMORY_PAGE, "b")
-                                          : f.places[b][1];
+            char *first = a == TIER_HOST
+                              ? (char *)memory_push_aligned(&f.memory, a, KIND_SCRATCH, BYTES, MEMORY_PAGE, "a")
+                              : f.places[a][0];
+            char *second = b == TIER_HOST
+                               ? (char *)memory_push_aligned(&f.memory, b, KIND_SCRATCH, BYTES, MEMORY_PAGE, "b")
+                               : f.places[b][1];
             for (size_t k = 0; k < BYTES; k++) from[k] = (char)random_bits(through, i, k);
             transfer(&f.transfers, QUEUE_STASH, a, first, TIER_HOST, from, BYTES);
             transfer(&f.transfers, QUEUE_STASH, b, second, a, first, BYTES);

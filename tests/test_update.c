@@ -1,5 +1,5 @@
-// test_update.c - update.h: pieces that cover what a rank updates once, and AdamW on every block, wherever its states are
-// and in whatever order the queues run, against the equations in double precision.
+// test_update.c - update.h: pieces that cover what a rank updates once, and AdamW on every block, wherever its states
+// are and in whatever order the queues run, against the equations in double precision.
 //
 // Models with so many pieces that every set of buffers is used again: properties/test_memory_flags.c.
 #include "store_helpers.h"
@@ -173,7 +173,10 @@ static void test_the_equations(void **state) {
                 for (size_t e = 0; e < layout->n_elements; e++) {
                     double right[3];
                     by_hand(block, e, e < layout->n_decay, STEPS, &right[0], &right[1], &right[2]);
-                    expect_close(x[e], right[home - HOME_MASTER], home == HOME_MASTER ? 0.05 : home == HOME_M ? 0.1 : 0);
+                    expect_close(x[e], right[home - HOME_MASTER],
+                                 home == HOME_MASTER ? 0.05
+                                 : home == HOME_M    ? 0.1
+                                                     : 0);
                 }
             }
             const float *master = block_of(&f, HOME_MASTER, block);

@@ -93,9 +93,10 @@ static void check(void *argument) {
 
 static void test_a_ledger_that_is_true(void **state) {
     (void)state;
-    static const Claim claims[] = {{0, 0, KIND_SCRATCH},       {1024, 1024, KIND_SCRATCH}, {1024 - 64, 1024, KIND_SCRATCH},
-                                   {8, 64, KIND_SCRATCH},      {BYTES, BYTES, KIND_SCRATCH}, {0, 4096, KIND_WORKSPACE},
-                                   {4096, 4096, KIND_WORKSPACE}};
+    static const Claim claims[] = {
+        {0, 0, KIND_SCRATCH},        {1024, 1024, KIND_SCRATCH},   {1024 - 64, 1024, KIND_SCRATCH},
+        {8, 64, KIND_SCRATCH},       {BYTES, BYTES, KIND_SCRATCH}, {0, 4096, KIND_WORKSPACE},
+        {4096, 4096, KIND_WORKSPACE}};
     for (size_t i = 0; i < sizeof(claims) / sizeof(claims[0]); i++) {
         Claim claim = claims[i];
         check(&claim);

@@ -20,7 +20,8 @@ static inline int close_directory(void **state) {
 }
 
 // The first four entries of a header: for tokens magic, version, number of tokens, vocabulary.
-static inline void put_header(unsigned char *header, uint32_t magic, uint32_t version, uint32_t third, uint32_t fourth) {
+static inline void put_header(unsigned char *header, uint32_t magic, uint32_t version, uint32_t third,
+                              uint32_t fourth) {
     const uint32_t entries[4] = {magic, version, third, fourth};
     memset(header, 0, 1024);
     for (int i = 0; i < 16; i++) header[i] = (unsigned char)(entries[i / 4] >> (i % 4 * 8));

@@ -187,146 +187,143 @@ static int unmount(void **state) {
     return 0;
 }
 
+#define OFFLOADED TINY " -x 1 --offload optimizer=disk --swap-dir"
+
 static void test_swap_directories_that_wont_do(void **state) {
     (void)state;
     char directory[256];
     make_directory(directory);
     write_file(in_directory(directory, "file"), "x", 1);
-    const char *offload = TINY " -x 1 --offload optimizer=disk --swap-dir";
-    expect_command(1, "No such file|--swap-dir|missing", "./train_gpt %s %s/missing", offload, directory);
-    expect_command(1, "is not a directory|--swap-dir", "./train_gpt %s %s/file", offload, directory);
-    if (programs_have_ranks()) {
-        char *output = run_command(-1, LAUNCH " 2 ./train_gpt %s %s/missing", offload, directory);
-        assert_says_once(output, "train_gpt: --swap-dir");
-        free(output);
-    }
-    char small[300];
-    snprintf(small, sizeof(small), "%s/small", directory);
-    assert_int_equal(mkdir(small, 0777), 0);
-    if (mount("tmpfs", small, "tmpfs", 0, "size=400k") != 0) {
-        print_message("skipped, as no tmpfs can be mounted: read-only and full swap directories\n");
-        remove_directory(directory);
-        return;
-    }
-    snprintf(mounted, sizeof(mounted), "%s", small);
-    // Full: found at the start, with the numbers.
-    char *output = run_command(0, "./train_gpt %s %s --plan", offload, small);
-    assert_says(output, "disk peak");
-    free(output);
-    expect_command(1, "--swap-dir|bytes are needed|409600 are free|No space left", "./train_gpt %s %s", offload, small);
-    if (programs_have_ranks()) {  // room for one rank's file, not for two
-        output = run_command(-1, LAUNCH " 2 ./train_gpt %s %s -z 1", offload, small);
-        assert_says_once(output, "bytes are needed");
-        free(output);
-        output = run_command(0, LAUNCH " 2 ./train_gpt -e 1x32x2 --vocab 67 -t 32 -b 2 -i random -g 0 -v 0 -x 1 -z 1 "
-                                "--offload optimizer=disk --swap-dir %s", small);
-        free(output);
-    }
-    assert_int_equal(count_files(small, "", false), 2);  // . and ..: nothing stays behind
-    assert_int_equal(mount("tmpfs", small, "tmpfs", MS_REMOUNT | MS_RDONLY, NULL), 0);
-    if (getuid() == 0) {
-        expect_command(1, "make a file there|Read-only", "./train_gpt %s %s", offload, small);
-    }
-    assert_int_equal(unmount(state), 0);
+    expect_command(1, "No such file|--swap-dir|missing", "./train_gpt " OFFLOADED " %s/missing", directory);
+    expect_command(1, "is not a directory|--swap-dir", "./train_gpt " OFFLOADED " %s/file", directory);
     remove_directory(directory);
 }
 
-// Reads and writes that are short or interrupted: the same losses, norms and checkpoints.
-static void test_short_transfers_change_nothing(void **state) {
+static void test_a_swap_directory_that_no_rank_has(void **state) {
     (void)state;
+    need_ranks();
+    char *output = run_command(-1, LAUNCH " 2 ./train_gpt " OFFLOADED " /nowhere/missing");
+    assert_says_once(output, "train_gpt: --swap-dir");
+    free(output);
+}
+
+// A file system of 400 KiB in a directory of its own.
+static void mount_small(char *directory) {
+    make_directory(directory);
+    if (mount("tmpfs", directory, "tmpfs", 0, "size=400k") != 0) {
+        remove_directory(directory);
+        SKIP_AS("nothing can be mounted here");
+    }
+    snprintf(mounted, sizeof(mounted), "%s", directory);
+}
+
+// Full: found at the start, with the numbers; nothing stays behind. Read-only: the same.
+static void test_full_swap_directories(void **state) {
+    char small[256];
+    mount_small(small);
+    char *output = run_command(0, "./train_gpt " OFFLOADED " %s --plan", small);
+    assert_says(output, "disk peak");
+    free(output);
+    expect_command(1, "--swap-dir|bytes are needed|409600 are free|No space left", "./train_gpt " OFFLOADED " %s",
+                   small);
+    assert_int_equal(count_files(small, "", false), 2);  // . and ..
+    assert_int_equal(mount("tmpfs", small, "tmpfs", MS_REMOUNT | MS_RDONLY, NULL), 0);
+    expect_command(1, "make a file there|Read-only", "./train_gpt " OFFLOADED " %s", small);
+    assert_int_equal(unmount(state), 0);
+    remove_directory(small);
+}
+
+// There is room for one rank's file, not for two; then for both.
+static void test_a_swap_directory_that_is_full_for_two(void **state) {
+    char small[256];
+    need_ranks();
+    mount_small(small);
+    char *output = run_command(-1, LAUNCH " 2 ./train_gpt " OFFLOADED " %s -z 1", small);
+    assert_says_once(output, "bytes are needed");
+    free(output);
+    free(run_command(0, LAUNCH " 2 ./train_gpt -e 1x32x2 --vocab 67 -t 32 -b 2 -i random -g 0 -v 0 -x 1 -z 1 "
+                        "--offload optimizer=disk --swap-dir %s", small));
+    assert_int_equal(count_files(small, "", false), 2);
+    assert_int_equal(unmount(state), 0);
+    remove_directory(small);
+}
+
+// Reads and writes that are short or interrupted: the same losses, norms and checkpoints.
+static void short_transfers(int N) {
     char directory[256];
     make_directory(directory);
-    for (int N = 1; N <= (programs_have_ranks() ? 2 : 1); N++) {
-        for (int i = 0; i < 3; i++) {
-            static const char *const shims[] = {"", INTERPOSED " INTERPOSE_SHORT=1",
-                                                INTERPOSED " INTERPOSE_SHORT=1 INTERPOSE_SWAP_BUFFERED=1"};
-            free(run_command(0, "%s %s ./train_gpt " TINY " %s -d 256 -x 3 -n 2 -v 2 %s -o %s/%d_%d",
-                             N > 1 ? LAUNCH " 2" : "OMP_NUM_THREADS=1", i == 0 && N == 1 ? "env" : shims[i],
-                             EVERYTHING_ON_DISK, N > 1 ? "-z 2" : "", directory, N, i));
-            if (i == 0) continue;
-            char *csv[2];
-            for (int k = 0; k < 2; k++) csv[k] = read_file(in_directory(directory, "%d_%d/steps.csv", N, k * i), NULL);
-            for (int step = 1; step <= 3; step++) {
-                for (int k = 1; k <= 4; k++) {
-                    assert_true(csv_number(csv[0], step, k) == csv_number(csv[1], step, k));
-                }
-                assert_true(csv_number(csv[0], step, 2) > 3);
+    for (int i = 0; i < 3; i++) {
+        static const char *const shims[] = {"", INTERPOSED " INTERPOSE_SHORT=1",
+                                            INTERPOSED " INTERPOSE_SHORT=1 INTERPOSE_SWAP_BUFFERED=1"};
+        free(run_command(0, "%s %s ./train_gpt " TINY " %s -d 256 -x 3 -n 2 -v 2 %s -o %s/%d_%d",
+                         N > 1 ? LAUNCH " 2" : "OMP_NUM_THREADS=1", i == 0 && N == 1 ? "env" : shims[i],
+                         EVERYTHING_ON_DISK, N > 1 ? "-z 2" : "", directory, N, i));
+        if (i == 0) continue;
+        char *csv[2];
+        for (int k = 0; k < 2; k++) csv[k] = read_file(in_directory(directory, "%d_%d/steps.csv", N, k * i), NULL);
+        for (int step = 1; step <= 3; step++) {
+            for (int k = 1; k <= 4; k++) {
+                assert_true(csv_number(csv[0], step, k) == csv_number(csv[1], step, k));
             }
-            free(csv[0]);
-            free(csv[1]);
-            for (int step = 2; step <= 3; step++) {
-                assert_same_files(in_directory(directory, "%d_0/checkpoint_%08d.bin", N, step),
-                                  in_directory(directory, "%d_%d/checkpoint_%08d.bin", N, i, step));
-            }
+            assert_true(csv_number(csv[0], step, 2) > 3);
+        }
+        free(csv[0]);
+        free(csv[1]);
+        for (int step = 2; step <= 3; step++) {
+            assert_same_files(in_directory(directory, "%d_0/checkpoint_%08d.bin", N, step),
+                              in_directory(directory, "%d_%d/checkpoint_%08d.bin", N, i, step));
         }
     }
     remove_directory(directory);
 }
 
-// A disk that fails in the middle of a run: one message, exit 1, all ranks end, earlier checkpoints are good.
-static void test_a_disk_that_fails(void **state) {
+static void test_short_transfers_change_nothing(void **state) {
     (void)state;
+    short_transfers(1);
+}
+
+static void test_short_transfers_of_two_ranks(void **state) {
+    (void)state;
+    need_ranks();
+    short_transfers(2);
+}
+
+// A disk that fails in the middle of a run: one message, exit 1, all ranks end, earlier checkpoints are good.
+static void failing_disk(int N) {
     char directory[256];
     make_directory(directory);
-    for (int N = 1; N <= (programs_have_ranks() ? 2 : 1); N++) {
-        char *output = run_command(
-            N == 1 ? 1 : -1,
-            "%s sh -c \"[ \\${OMPI_COMM_WORLD_RANK:-1} = 1 ] && export INTERPOSE_SWAP_FAIL=%d; LD_PRELOAD="
-            "build/interpose.so exec ./train_gpt " TINY " " EVERYTHING_ON_DISK " -x 10000 -n 2 -v 0 -o %s/%d\"",
-            N > 1 ? LAUNCH " 2" : "", 600, directory, N);
-        assert_says_once(output, "Input/output error");
-        assert_says_once(output, N > 1 ? "train_gpt: rank 1: " : "train_gpt: ");
-        assert_says(output, "train_gpt_swap_");
-        assert_no_process_remains(directory);
-        free(output);
-        const int saved = count_files(in_directory(directory, "%d", N), ".bin", false);
-        assert_true(saved >= 2);
-        output = run_command(0, "%s ./train_gpt " TINY " -x 1 -y 1 -o %s/%d", N > 1 ? LAUNCH " 2" : "", directory, N);
-        assert_says_once(output, "going on from");
-        assert_null(strstr(output, "train_gpt: "));
-        free(output);
-    }
+    char *output = run_command(
+        N == 1 ? 1 : -1,
+        "%s sh -c \"[ \\${OMPI_COMM_WORLD_RANK:-1} = 1 ] && export INTERPOSE_SWAP_FAIL=%d; LD_PRELOAD="
+        "build/interpose.so exec ./train_gpt " TINY " " EVERYTHING_ON_DISK " -x 10000 -n 2 -v 0 -o %s/%d\"",
+        N > 1 ? LAUNCH " 2" : "", 600, directory, N);
+    assert_says_once(output, "Input/output error");
+    assert_says_once(output, N > 1 ? "train_gpt: rank 1: " : "train_gpt: ");
+    assert_says(output, "train_gpt_swap_");
+    assert_no_process_remains(directory);
+    free(output);
+    const int saved = count_files(in_directory(directory, "%d", N), ".bin", false);
+    assert_true(saved >= 2);
+    output = run_command(0, "%s ./train_gpt " TINY " -x 1 -y 1 -o %s/%d", N > 1 ? LAUNCH " 2" : "", directory, N);
+    assert_says_once(output, "going on from");
+    assert_null(strstr(output, "train_gpt: "));
+    free(output);
     remove_directory(directory);
+}
+
+static void test_a_disk_that_fails(void **state) {
+    (void)state;
+    failing_disk(1);
+}
+
+static void test_a_disk_that_fails_one_of_two_ranks(void **state) {
+    (void)state;
+    need_ranks();
+    failing_disk(2);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Budgets and flags
-
-static void test_wrong_placements(void **state) {
-    (void)state;
-    static const char *const wrong[][2] = {
-        {"optimiser=host", "--offload optimiser=host: optimizer, gradients, weights or activations"},
-        {"optimizer=tape", "= host or disk"},
-        {"optimizer=device", "= host or disk"},
-        {"optimizer", "--offload optimizer: "},
-        {"optimizer=", "= host or disk"},
-        {"=host", "= host or disk"},
-        {"host", "= host or disk"},
-        {"optimizer=hosts", "= host or disk"},
-        {"weights=host,weights=disk", "names weights twice"},
-        {"weights=host,", "ends with a comma"},
-        {",weights=host", "= host or disk"},
-        {"weights=host,,optimizer=host", "= host or disk"},
-        {"weights=host optimizer=host", "= host or disk"},
-        {"", "needs a value"},
-        {",", "= host or disk"},
-    };
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        char words[256];
-        snprintf(words, sizeof(words), "usage:|%s", wrong[i][1]);
-        expect_command(2, words, "./train_gpt " TINY " --plan --offload '%s'", wrong[i][0]);
-    }
-    expect_command(2, "add -r 3|usage:", "./train_gpt " TINY " --plan --offload activations=host");
-    expect_command(2, "add -r 3|usage:", "./train_gpt " TINY " --plan --offload activations=disk -r 2");
-    expect_command(2, "all layers|usage:",
-                   "./train_gpt " TINY " --plan --offload activations=host -r 3 --recompute-layers 1");
-    expect_command(2, "the states are on the device|usage:", "./train_gpt " TINY " --plan --update host");
-    expect_command(2, "the states are on the device|usage:",
-                   "./train_gpt " TINY " --plan --update host --offload weights=host");
-    expect_command(2, "--ranks 2 is for a --plan|usage:", "./train_gpt " TINY " --ranks 2");
-    expect_command(2, "not a multiple of B T N = 256|usage:", "./train_gpt " TINY " --plan --ranks 4 -d 128");
-    expect_command(0, "", "./train_gpt " TINY " --plan --ranks 4 -d 512 -z 3");
-}
 
 // What is wrong on several ranks is told once, and ends all of them.
 static void test_refusals_are_told_once(void **state) {
@@ -653,10 +650,14 @@ static void test_interrupt_saves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_swap_directories_that_wont_do, unmount),
+        cmocka_unit_test(test_swap_directories_that_wont_do),
+        cmocka_unit_test(test_a_swap_directory_that_no_rank_has),
+        cmocka_unit_test_teardown(test_full_swap_directories, unmount),
+        cmocka_unit_test_teardown(test_a_swap_directory_that_is_full_for_two, unmount),
         cmocka_unit_test(test_short_transfers_change_nothing),
+        cmocka_unit_test(test_short_transfers_of_two_ranks),
         cmocka_unit_test(test_a_disk_that_fails),
-        cmocka_unit_test(test_wrong_placements),
+        cmocka_unit_test(test_a_disk_that_fails_one_of_two_ranks),
         cmocka_unit_test(test_refusals_are_told_once),
         cmocka_unit_test(test_refusals_are_one_write),
         cmocka_unit_test(test_bare_mpirun),

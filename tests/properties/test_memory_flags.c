@@ -1,6 +1,6 @@
-// test_memory_flags.c - a memory flag changes bytes and time, never numbers: levels of recomputation, evaluation between
-// steps, homes whose blocks come in many pieces or in pieces larger than themselves. Where sums are added in another
-// order (head chunks, plain attention, accumulation), the numbers stay close.
+// test_memory_flags.c - a memory flag changes bytes and time, never numbers: levels of recomputation, evaluation
+// between steps, homes whose blocks come in many pieces or in pieces larger than themselves. Where sums are added in
+// another order (head chunks, plain attention, accumulation), the numbers stay close.
 #include "lines.h"
 
 #include "../ranks_helpers.h"

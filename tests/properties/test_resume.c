@@ -1,5 +1,5 @@
-// test_resume.c - a run that stops and goes on is the run that never stopped, bit for bit; and a checkpoint goes from any
-// number of ranks, homes and precision to any other.
+// test_resume.c - a run that stops and goes on is the run that never stopped, bit for bit; and a checkpoint goes from
+// any number of ranks, homes and precision to any other.
 #include "lines.h"
 
 #include "../ranks_helpers.h"
@@ -38,7 +38,9 @@ static void test_resume_is_uninterrupted(void **state) {
         close_trainer(m);
         for (int again = 0; again < 2; again++) {
             m = open_trainer("%s -y 1 -r %d", base, again ? 3 : 0);
-            assert_true(m->config.resume && m->step == 2 && m->updates == 2);
+            assert_true(m->config.resume);
+            assert_true(m->step == 2);
+            assert_true(m->updates == 2);
             start_trainer(m);
             RunResult resumed = run_steps(m, 4);
             assert_same_run(&rest, &resumed, base);
@@ -75,7 +77,9 @@ static void test_checkpoint_roundtrip_and_precisions(void **state) {
     size_t n_before, n_after;
     char *before = read_file(in_directory(directory, "checkpoint_00000003.bin"), &n_before);
     m = open_trainer("-i random -g 0 -v 0 -p bf16 -t 37 -b 3 -o %s -y 1", directory);  // the model comes from the file
-    assert_true(m->config.shape.C == 51 && m->config.shape.maxT == 41 && m->config.shape.V == 67);
+    assert_true(m->config.shape.C == 51);
+    assert_true(m->config.shape.maxT == 41);
+    assert_true(m->config.shape.V == 67);
     start_trainer(m);
     assert_true(state_hash(m) == hash);
     save(m);
@@ -92,7 +96,9 @@ static void test_checkpoint_roundtrip_and_precisions(void **state) {
     m = open_trainer("-i random -g 0 -v 0 -p fp32 -t 20 -b 1 -e %s",
                      in_directory(directory, "checkpoint_00000003.bin"));
     start_trainer(m);
-    assert_true(m->step == 0 && m->updates == 0 && *home_at(m, HOME_M, 0, 7) == 0);
+    assert_true(m->step == 0);
+    assert_true(m->updates == 0);
+    assert_true(*home_at(m, HOME_M, 0, 7) == 0);
     assert_memory_equal(home_at(m, HOME_MASTER, 0, 0), before + 1024, 67 * 51 * 4);
     close_trainer(m);
     free(before);
@@ -115,7 +121,9 @@ static void test_loss_scale_is_saved(void **state) {
     close_trainer(m);
     snprintf(more, sizeof(more), "-o %s -y 1", directory);
     m = fp16_trainer(more);
-    assert_true(m->loss_scale == 4096 && m->good_steps == 8 && m->step == 1);
+    assert_true(m->loss_scale == 4096);
+    assert_true(m->good_steps == 8);
+    assert_true(m->step == 1);
     close_trainer(m);
     remove_directory(directory);
 }
@@ -183,7 +191,9 @@ static void load_one(const char *directory, int N, int dtype, int which) {
     const double tolerance = dtype ? 0x1p-8 : 1e-5;
     Trainer *m = open_rank(SHARED_RUN " -y 1 -p %s -o %s/saved_%d_%d --swap-dir %s %s", dtype ? "bf16" : "fp32",
                            directory, N, dtype, directory, LOADERS[n_ranks()][which]);
-    CHECK(m->config.resume && m->step == 2 && m->updates == 2);
+    CHECK(m->config.resume);
+    CHECK(m->step == 2);
+    CHECK(m->updates == 2);
     const char *saved = in_directory(run_of(m)->job.options.output, "checkpoint_00000002.bin");
     Shared expected;
     FILE *file = fopen(in_directory(run_of(m)->job.options.output, "rest"), "rb");

@@ -1,5 +1,5 @@
-// test_same_bits.c - the oracle grid: whatever the stage of ZeRO, the homes, the level of recomputation, the place of the
-// update and the order of the queues, the same ranks give the same bits: loss, norm and state after each of three
+// test_same_bits.c - the oracle grid: whatever the stage of ZeRO, the homes, the level of recomputation, the place of
+// the update and the order of the queues, the same ranks give the same bits: loss, norm and state after each of three
 // steps.
 //
 // Started by `make test`, the program starts itself again with 1, 2, 3 and 4 ranks; each of these runs a selection in
@@ -290,6 +290,9 @@ static const char *self;
 
 static void launch(int n_ranks, const char *environment, int n_rows) {
     char command[PATH_MAX + 256];
+#ifndef USE_MPI
+    if (n_ranks > 1) SKIP_AS("this was built without MPI");
+#endif
     if (n_ranks > 1 && system("command -v mpirun >/dev/null") != 0) {
         SKIP_AS("there is no mpirun");
     }

@@ -1,5 +1,6 @@
-// test_skipped_steps.c - a step whose gradients are not finite moves nothing but the count of attempts and, in fp16, the
-// loss scale: on one rank and on several, of which one overflows. Gradients that are large and finite are no such step.
+// test_skipped_steps.c - a step whose gradients are not finite moves nothing but the count of attempts and, in fp16,
+// the loss scale: on one rank and on several, of which one overflows. Gradients that are large and finite are no such
+// step.
 #include "formulas.h"
 #include "lines.h"
 
@@ -24,13 +25,20 @@ static void test_loss_scale_adapts(void **state) {
         train_step(m, &row);
         skipped += row.skipped;
     }
-    assert_true(m->updates == 1 && skipped > 10 && m->loss_scale == ldexp(1, 40 - skipped) && m->loss_scale > 1);
+    assert_true(m->updates == 1);
+    assert_true(skipped > 10);
+    assert_true(m->loss_scale == ldexp(1, 40 - skipped));
+    assert_true(m->loss_scale > 1);
     m->loss_scale = 1024;
     m->good_steps = 1998;
     train_step(m, &row);
-    assert_true(m->loss_scale == 1024 && m->good_steps == 1999 && row.good_steps == 1999);
+    assert_true(m->loss_scale == 1024);
+    assert_true(m->good_steps == 1999);
+    assert_true(row.good_steps == 1999);
     train_step(m, &row);
-    assert_true(m->loss_scale == 2048 && m->good_steps == 0 && row.loss_scale == 1024);
+    assert_true(m->loss_scale == 2048);
+    assert_true(m->good_steps == 0);
+    assert_true(row.loss_scale == 1024);
     close_trainer(m);
     RunResult half = run_line(2, "%s -p fp16", MODELS[0]), single = run_line(2, "%s -p fp32", MODELS[0]);
     assert_close_runs(&half, &single, 2, 1e-3, 4e-3, "fp16 against fp32");
@@ -103,7 +111,9 @@ static void test_large_gradients_are_clipped(void **state) {
     note_norms(m);
     uint64_t before = state_hash(m);
     train_update(m, &row);
-    assert_true(!row.skipped && row.norm > 1e21 && isfinite(row.norm));
+    assert_true(!row.skipped);
+    assert_true(row.norm > 1e21);
+    assert_true(isfinite(row.norm));
     assert_true(state_hash(m) != before);
     for (size_t i = 0; i < m->store.embedding.n_exact; i++) assert_true(isfinite(*home_at(m, HOME_MASTER, 0, i)));
     close_trainer(m);
@@ -121,7 +131,10 @@ static void test_large_gradients_without_clipping(void **state) {
     note_norms(m);
     train_update(m, &row);
     const float v = *home_at(m, HOME_V, 0, 5);
-    assert_true(!row.skipped && isfinite(v) && v > 1e38f && isfinite(*home_at(m, HOME_MASTER, 0, 5)));
+    assert_true(!row.skipped);
+    assert_true(isfinite(v));
+    assert_true(v > 1e38f);
+    assert_true(isfinite(*home_at(m, HOME_MASTER, 0, 5)));
     close_trainer(m);
 }
 
@@ -180,16 +193,22 @@ static void ranks_overflow(const char *directory) {
         memset(&row, 0, sizeof(row));
         overflowing_step(m, how, rank, &row);
         CHECK(row.skipped && !isfinite(row.norm));
-        CHECK(m->loss_scale == 512 && m->good_steps == 0 && m->updates == good);
+        CHECK(m->loss_scale == 512);
+        CHECK(m->good_steps == 0);
+        CHECK(m->updates == good);
         check_same_on_all(m, m->loss_scale);
         CHECK(m->ranks->n_sent == formula_sent(&x, 2, stage, 2, false));
         CHECK(m->context.memory->disk.n_written == 0);
-        CHECK(state_hash(m) == before && home_hash(m, HOME_WEIGHTS) == weights && home_hash(m, HOME_M) == moments);
+        CHECK(state_hash(m) == before);
+        CHECK(home_hash(m, HOME_WEIGHTS) == weights);
+        CHECK(home_hash(m, HOME_M) == moments);
         runs[0]->step++;
         runs[0]->loss_scale = 512;
         train_step(m, &row);
         train_step(runs[0], &other);
-        CHECK(!row.skipped && row.train_loss == other.train_loss && row.norm == other.norm);
+        CHECK(!row.skipped);
+        CHECK(row.train_loss == other.train_loss);
+        CHECK(row.norm == other.norm);
         CHECK(state_hash(m) == state_hash(runs[0]) && home_hash(m, HOME_WEIGHTS) == home_hash(runs[0], HOME_WEIGHTS));
         close_trainer(runs[1]);
         close_trainer(runs[0]);

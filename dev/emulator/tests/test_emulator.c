@@ -152,6 +152,12 @@ static void test_segments(void **state) {
     assert_int_not_equal(access(segment_name, F_OK), 0);
     munmap(segment_name, 4096);
 }
+#else
+// In place of all of them.
+static void test_ranks(void **state) {
+    (void)state;
+    SKIP_AS("NCCL's header is not there");
+}
 #endif
 
 // Checks can be turned off; what would touch memory of the process stays.
@@ -183,6 +189,8 @@ int main(void) {
     }
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_rank_orders);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_segments);
+#else
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_ranks);
 #endif
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_leaks);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_coverage);
