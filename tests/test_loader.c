@@ -506,8 +506,8 @@ static void test_large_shard(void **state) {
     unlink(path);
 }
 
-// Random sequences: targets are the tokens that follow, all below the vocabulary, each of which occurs; the same whenever
-// they are asked for, and none goes on where the one before ended.
+// Random sequences: targets are the tokens that follow, all below the vocabulary, each of which occurs; the same
+// whenever they are asked for, and none goes on where the one before ended.
 static void test_random_sequences(void **state) {
     (void)state;
     enum { LENGTH = 7, V = 11, N = 2000 };

@@ -196,7 +196,8 @@ static void test_golden_plain_attention(void **state) {
 
 static void test_overfits_one_batch(void **state) {
     (void)state;
-    Trainer *m = open_trainer("-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -g 0 -v 0 -a 1 -u 0 -k constant -l 0.003 -c 0");
+    Trainer *m =
+        open_trainer("-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -g 0 -v 0 -a 1 -u 0 -k constant -l 0.003 -c 0");
     StepRow row;
     start_trainer(m);
     for (int i = 0; i < 120; i++) train_step(m, &row);

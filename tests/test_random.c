@@ -105,7 +105,8 @@ static void test_a_permutation_has_no_pattern(void **state) {
         const double n = (double)sizes[i];
         double ascents = 0, distance = 0;
         for (uint64_t k = 0; k + 1 < sizes[i]; k++) {
-            const double a = (double)random_permute(7, 3, sizes[i], k), b = (double)random_permute(7, 3, sizes[i], k + 1);
+            const double a = (double)random_permute(7, 3, sizes[i], k),
+                         b = (double)random_permute(7, 3, sizes[i], k + 1);
             ascents += b > a;
             distance += fabs(b - a);
         }

@@ -201,8 +201,8 @@ static void test_the_equations(void **state) {
     }
 }
 
-// A layer of two million elements comes in three pieces of a million at most: the first decays, the second does in part,
-// the last one does not.
+// A layer of two million elements comes in three pieces of a million at most: the first decays, the second does in
+// part, the last one does not.
 static void test_a_block_of_several_pieces(void **state) {
     (void)state;
     enum { WIDE = 418, PIECE = 1048576 };
