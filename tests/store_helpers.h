@@ -18,6 +18,7 @@ typedef struct {
 } StoreFixture;
 
 static char swap_directory[256];
+static size_t store_memory = (size_t)2 << 20;  // bytes of each tier, enough for small models
 
 // For cmocka_run_group_tests().
 static inline int open_swap(void **state) {
@@ -45,7 +46,7 @@ static inline void open_store(StoreFixture *f, Order order, ModelShape shape, Dt
                               size_t stream_bytes) {
     memset(f, 0, sizeof(*f));
     open_cpu(&f->device, order);
-    open_memory(&f->memory, &f->device, &f->plan, (size_t)2 << 20, swap_directory);
+    open_memory(&f->memory, &f->device, &f->plan, store_memory, swap_directory);
     ranks_open_plan(&f->ranks, 1);
     store_open(&f->store, &f->device, &f->memory, &f->ranks, shape, dtype, place, stream_bytes);
     f->n_most = size_max(f->store.embedding.n_elements, f->store.layer.n_elements);

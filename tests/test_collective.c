@@ -53,8 +53,11 @@ static void test_sums_are_in_rank_order(void **state) {
                 if (peer != rank) received[(size_t)place++ * n + k] = value_of(peer, k);
             }
         }
+        const CollectiveSum call = {to, own, received, n, rank, N, add};
+        const float last = n > 0 ? collective_sum_element(&call, n - 1) : 0;  // as CUDA's threads do
         collective_sum(&ranks, &device, to, own, received, n, add);
         close_cpu(&device);
+        if (n > 0) assert_true(to[n - 1] == last);
         for (size_t k = 0; k < n; k++) {
             const float sum = in_rank_order(N, k);
             volatile float right = add ? 3.0f + (float)k + sum : sum;

@@ -18,7 +18,7 @@ static void open_asked(void *argument) {
     char *words[64];
     int n = 0;
     words[n++] = (char *)(uintptr_t)"train_gpt";
-    for (char *word = strtok(a->line, " "); word; word = strtok(NULL, " ")) words[n++] = strdup(word);
+    for (char *word = strtok(a->line, " "); word; word = strtok(NULL, " ")) words[n++] = word;
     memset(&a->device, 0, sizeof(a->device));
     memset(&a->job, 0, sizeof(a->job));
     a->device.kind = a->device.real = a->real;

@@ -506,6 +506,37 @@ static void test_large_shard(void **state) {
     unlink(path);
 }
 
+// Random sequences: targets are the tokens that follow, all below the vocabulary, each of which occurs; the same
+// whenever they are asked for, and none goes on where the one before ended.
+static void test_random_sequences(void **state) {
+    (void)state;
+    enum { LENGTH = 7, V = 11, N = 2000 };
+    int32_t tokens[LENGTH], targets[LENGTH], again[2][LENGTH], last = -1;
+    int n_of[V] = {0}, joined = 0, same = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        loader_random(3, 1, i, LENGTH, V, tokens, targets);
+        loader_random(3, 1, i, LENGTH, V, again[0], again[1]);
+        assert_memory_equal(tokens, again[0], sizeof(tokens));
+        assert_memory_equal(targets, again[1], sizeof(targets));
+        for (int t = 0; t < LENGTH; t++) {
+            assert_in_range(tokens[t], 0, V - 1);
+            assert_in_range(targets[t], 0, V - 1);
+            if (t > 0) assert_int_equal(tokens[t], targets[t - 1]);
+            n_of[tokens[t]]++;
+        }
+        joined += tokens[0] == last;
+        last = targets[LENGTH - 1];
+        loader_random(3, 2, i, LENGTH, V, again[0], again[1]);
+        same += again[0][0] == tokens[0];
+        loader_random(4, 1, i, LENGTH, V, again[0], again[1]);
+        same += again[0][0] == tokens[0];
+    }
+    // 2,000 and twice 2,000 draws of one in 11: 5 deviations.
+    assert_in_range(joined, 182 - 65, 182 + 65);
+    assert_in_range(same, 364 - 91, 364 + 91);
+    for (int v = 0; v < V; v++) assert_in_range(n_of[v], 1273 - 170, 1273 + 170);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_target_once),
@@ -522,6 +553,7 @@ int main(void) {
         cmocka_unit_test(test_bad_reads),
         cmocka_unit_test(test_cut_while_open),
         cmocka_unit_test(test_large_shard),
+        cmocka_unit_test(test_random_sequences),
     };
     return cmocka_run_group_tests(tests, open_directory, close_directory);
 }

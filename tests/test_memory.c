@@ -51,6 +51,7 @@ static void test_takes_are_counted(void **state) {
     memory_begin(memory, PHASE_UPDATE);
     memory_end(memory);
     assert_int_equal(memory->ledger.phases[PHASE_UPDATE].peak[TIER_DEVICE], 192);
+    memory_close(memory);
     free(memory);
 }
 
@@ -67,6 +68,7 @@ static void test_steps_have_peaks_of_their_own(void **state) {
     memory_release(memory, TIER_DEVICE, 0);
     memory_end(memory);
     assert_int_equal(memory->step_peak[TIER_DEVICE], 640);
+    memory_close(memory);
     free(memory);
 }
 

@@ -161,6 +161,10 @@ static void test_head_chunks_of_few_tokens(void **state) {
     static const char *const steps[] = {"-b 1 -t 3 -r 3 --head-chunks 2", "-b 1 -t 3 -r 3 --head-chunks 4",
                                         "-b 1 -t 3 -r 3 --head-chunks 4 --offload optimizer=disk", NULL};
     expect_steps(&f, &shared, steps);
+    f.config.T = 4;
+    static const char *const of_four[] = {"-b 1 -t 4 -r 3 --head-chunks 2", "-b 1 -t 4 -r 3 --head-chunks 4",
+                                          "-b 1 -t 4 -r 3 --head-chunks 4 --offload optimizer=disk", NULL};
+    expect_steps(&f, &shared, of_four);
 }
 
 // The first that fits, to the byte; and if none does, the least that was needed.

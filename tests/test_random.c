@@ -96,6 +96,25 @@ static void test_permute(void **state) {
     }
 }
 
+// Neighbours go apart: of two that follow each other, either may be the larger (n / 2 ascents, the variance of their
+// number being n / 12), and a third of the way lies between them.
+static void test_a_permutation_has_no_pattern(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {1000, 1024, 4096, 100000};
+    for (int i = 0; i < 4; i++) {
+        const double n = (double)sizes[i];
+        double ascents = 0, distance = 0;
+        for (uint64_t k = 0; k + 1 < sizes[i]; k++) {
+            const double a = (double)random_permute(7, 3, sizes[i], k),
+                         b = (double)random_permute(7, 3, sizes[i], k + 1);
+            ascents += b > a;
+            distance += fabs(b - a);
+        }
+        assert_true(fabs(ascents - n / 2) < 5 * sqrt(n / 12));
+        assert_true(fabs(distance / n - n / 3) < 5 * n / sqrt(18 * n) * 1.5);  // neighbouring pairs share a number
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mixing_is_that_of_splitmix64),
@@ -103,6 +122,7 @@ int main(void) {
         cmocka_unit_test(test_uniform),
         cmocka_unit_test(test_normal),
         cmocka_unit_test(test_permute),
+        cmocka_unit_test(test_a_permutation_has_no_pattern),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,6 +54,12 @@ static void test_the_way_down(void **state) {
     expect_lr(&s, 88, 2.0);
     expect_lr(&s, 99, 1.1);
     expect_lr(&s, 110, 0.2);
+    s.warmup = 86;  // it ends just before the last fifth begins
+    expect_lr(&s, 87, 2.0);
+    expect_lr(&s, 99, 1.1);
+    s.warmup = 90;  // and within it
+    expect_lr(&s, 100, 1.1);
+    s.warmup = 10;
     s.final_fraction = 0;
     expect_lr(&s, 110, 0);
     s.final_fraction = 1;

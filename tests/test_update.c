@@ -151,6 +151,14 @@ static void update(StoreFixture *f, int step, bool apply) {
     memory_abandon(&f->memory);
 }
 
+// What a step leaves in slots is out of date once the weights have moved.
+static void use_weights(StoreFixture *f) {
+    for (size_t block = 0; block < f->store.n_blocks; block++) {
+        store_weights_begin(&f->store, block, NO_BLOCK);
+        store_weights_done(&f->store, block);
+    }
+}
+
 // Each number within some roundings of fp32 for each step.
 static void expect_close(float x, double right, double scale) {
     if (!(fabs((double)x - right) <= STEPS * 8 * 0x1p-24 * (fabs(right) + scale))) fail_msg("%.9g, not %.9g", x, right);
@@ -193,6 +201,44 @@ static void test_the_equations(void **state) {
     }
 }
 
+// A layer of two million elements comes in three pieces of a million at most: the first decays, the second does in
+// part, the last one does not.
+static void test_a_block_of_several_pieces(void **state) {
+    (void)state;
+    enum { WIDE = 418, PIECE = 1048576 };
+    static const Order orders[] = {{QUEUE_THREADS, 0}, {QUEUE_LAZY, 0}};
+    for (int i = 0; i < 2; i++) {
+        StoreFixture f;
+        Placement place;
+        memset(&place, 0, sizeof(place));
+        place.optimizer = TIER_HOST;
+        place.update_on_host = i == 1;
+        place.gradients = i == 1 ? TIER_DEVICE : TIER_HOST;
+        store_memory = (size_t)64 << 20;
+        open_store(&f, orders[i], small_shape(1, WIDE), FP32, &place, 0);
+        store_memory = (size_t)2 << 20;
+        const BlockLayout *layout = store_layout(&f.store, 1);
+        assert_int_equal(layout->n_decay, 12 * WIDE * WIDE);
+        assert_in_range(2 * PIECE, layout->n_decay, layout->n_exact);
+        store_zero(&f.store);
+        for (int home = HOME_MASTER; home < HOMES; home++) {
+            assert_true(host_writes(&f.device, f.values, layout->n_elements * sizeof(float)));
+            for (size_t e = 0; e < layout->n_elements; e++) f.values[e] = start_of(home, 1, e);
+            store_put(&f.store, home, 1, 0, layout->n_elements, f.values, f.rounded);
+        }
+        store_join(&f.store);
+        put_gradients(&f, 1);
+        update(&f, 1, true);
+        const float *x = block_of(&f, HOME_MASTER, 1);
+        for (size_t e = 0; e < layout->n_elements; e += e < 2 * PIECE - 1000 ? 101 : 1) {
+            double right[3];
+            by_hand(1, e, e < layout->n_decay, 1, &right[0], &right[1], &right[2]);
+            expect_close(x[e], right[0], 0.05);
+        }
+        close_store(&f);
+    }
+}
+
 // The same bits wherever everything is, in every order.
 static void test_homes_change_no_bit(void **state) {
     (void)state;
@@ -206,6 +252,7 @@ static void test_homes_change_no_bit(void **state) {
             place.update_on_host = place.optimizer != TIER_DEVICE && i / (N_PLACEMENTS * N_ORDERS) > 0;
             open_states(&f, EVERY_ORDER[i / N_PLACEMENTS % N_ORDERS], (Dtype)dtype, &place);
             for (int step = 1; step <= 2; step++) {
+                use_weights(&f);
                 put_gradients(&f, step);
                 update(&f, step, true);
             }
@@ -267,6 +314,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pieces_cover_a_rank),
         cmocka_unit_test(test_the_equations),
+        cmocka_unit_test(test_a_block_of_several_pieces),
         cmocka_unit_test(test_homes_change_no_bit),
         cmocka_unit_test(test_a_step_that_is_not_applied),
         cmocka_unit_test(test_the_norm),
