@@ -73,7 +73,7 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: FORCE help setup train data test test-all test-machines test-emulator bench bench-offload table emulated emulator asan check-headers check-compilers check-cuda \
+.PHONY: FORCE help setup train data test test-all test-machines test-emulator bench bench-offload table picture pictures emulated emulator asan check-headers check-compilers check-cuda \
     check-readme gpu-programs bench-gpu gpu-resources clean
 
 help: ## lists the targets
@@ -214,6 +214,13 @@ bench-offload: build/bench_offload ## measures what offload costs, beside the di
 
 table: train_gpt data ## measures the trade-off table: memory and time of every technique (build/table.md, .csv, .svg)
 	@sh scripts/table.sh build/table
+
+# STEPS in the environment: of each run. Redrawn when numbers of a plan, or scripts/picture.sh, have changed.
+picture: train_gpt data ## runs without and with memory flags, and draws their memory by phase (build/picture/memory.svg)
+	@sh scripts/pictures.sh measure build/picture
+
+pictures: train_gpt ## draws the pictures of the README and the lessons anew (dev/pictures)
+	@sh scripts/pictures.sh draw dev/pictures
 
 asan: ## the unit and model tests under the address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory test TESTS="$(UNIT_TESTS) test_model" CFLAGS="-O1" \
