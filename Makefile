@@ -182,8 +182,8 @@ $(ONEDNN_PROGRAMS): build/onednn/%: tests/onednn/%.c build/onednn/libdnnl.so.2 $
 	@[ ! -e build/onednn/libdnnl.so.2 ] || \
 	$(ONEDNN_COMPILE) -Wno-unused-function -DUSE_ONEDNN=1 $< -o $@ build/onednn/libdnnl.so.2 -lm -lpthread
 
-check-readme: ## the README's table of sources is true
-	@sh scripts/reading_order.sh README.md
+check-readme: train_gpt data ## the README and the lessons are true: files, targets, flags, commands, pictures
+	@sh scripts/check_readme.sh
 
 # What the test programs call.
 TEST_TOOLS = build/make_tokens build/interpose.so

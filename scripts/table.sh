@@ -5,8 +5,9 @@
 #   scripts/table.sh [OUTPUT]      OUTPUT (build/table): OUTPUT.md, OUTPUT.csv, and with gnuplot OUTPUT.svg, OUTPUT.png
 # In the environment: MODEL (flags of the model), SEQUENCES (per step, a multiple of 4), STEPS (per run; the first two
 # don't count), PROGRAM (./train_gpt), DEVICE (auto), SWAP (a directory on a real disk), RANKS (2; 1: no rows of ranks).
-# Time is fair against noise only in part: the first row is measured again after every five others, a row's ratio is to
-# the mean of the first row before and after it, and the spread of the first row is printed.
+# Time is fair against noise only in part: the first row is measured again after every five others. A row's ratio is to
+# the first row before and after it, and stands there as a range where the two differ; the spread of all first rows is
+# printed. The CSV has the ratio to the mean of the two.
 # A row that fails stands in the table with its message, and the exit status is 1.
 MODEL=${MODEL:-"-e 12x192x3 --vocab 2048 -t 256 -i random"}
 SEQUENCES=${SEQUENCES:-4}
@@ -24,9 +25,11 @@ trap 'rm -rf "$folder"' EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$(dirname "$output")"
 
-# Name (no commas: gnuplot would end there) | ranks | micro-batches per step | flags. The first row is what the others are compared with.
+# Name (no commas: gnuplot would end there) | ranks | micro-batches per step | flags. The first row is what the others
+# are compared with.
 rows() {
     everything_host="optimizer=host,gradients=host,weights=host,activations=host"
+    rest_host="optimizer=disk,weights=host,activations=host"
     everything_disk="optimizer=disk,gradients=disk,weights=disk,activations=disk"
     cat <<ROWS
 plain|1|1|-p fp32
@@ -50,7 +53,7 @@ activations on the host|1|1|-p fp32 -r 3 --offload activations=host
 bf16 + states on the host|1|1|-p bf16 --offload optimizer=host
 and gradients|1|1|-p bf16 --offload optimizer=host,gradients=host
 bf16 + blocks again + states on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=host
-states on the disk + rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=disk,weights=host,activations=host
+states on the disk + rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload $rest_host
 everything on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_host
 everything on the disk|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
 and 4 micro-batches|1|4|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
@@ -102,10 +105,15 @@ bytes() {
             best = -1
             for (key in seen) {
                 split(key, at, SUBSEP)
-                if (peak[at[1], at[2], tiers[t]] > best) { best = peak[at[1], at[2], tiers[t]]; rank = at[1]; phase = at[2] }
+                if (peak[at[1], at[2], tiers[t]] <= best) continue
+                best = peak[at[1], at[2], tiers[t]]
+                rank = at[1]
+                phase = at[2]
             }
             line = line sprintf("%.0f,", best)
-            for (k = 1; k <= 6; k++) line = line sprintf("%.0f%s", part[rank, phase, tiers[t], k], t == 3 && k == 6 ? "" : ",")
+            for (k = 1; k <= 6; k++) {
+                line = line sprintf("%.0f%s", part[rank, phase, tiers[t], k], t == 3 && k == 6 ? "" : ",")
+            }
         }
         print line
     }' "$1"
@@ -123,8 +131,11 @@ first=$(rows | head -n 1)
 baseline() {
     baselines=$((baselines + 1))
     run "$folder/first$baselines" 1 1 "${first##*|}"
-    if [ -s "$folder/first$baselines/steps.csv" ]; then milliseconds "$folder/first$baselines/steps.csv"; else echo 0; fi \
-        >>"$folder/baselines"
+    if [ -s "$folder/first$baselines/steps.csv" ]; then
+        milliseconds "$folder/first$baselines/steps.csv"
+    else
+        echo 0
+    fi >>"$folder/baselines"
 }
 started=$(date +%s)
 baseline
@@ -186,7 +197,8 @@ BEGIN {
         for (k = 1; k <= 6; k++) printf ",%s_%s_bytes", tiers[t], kinds[k] >csv
     }
     printf "\n" >csv
-    print "| | flags | device MiB | host | disk | weights | master | gradients | moments | activations | rest | ms/step | ratio |"
+    print "| | flags | device MiB | host | disk | weights | master | gradients | moments | activations | rest |" \
+        " ms/step | ratio |"
     print "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 }
 {
@@ -205,17 +217,24 @@ BEGIN {
     printf ",%.3f,%.3f,%s\n", $6, ratio, $7 >csv
     printf " %s | %s | %s |", mib(bytes[1]), mib(bytes[8]), mib(bytes[15])
     for (k = 1; k <= 6; k++) printf " %s |", cell(k)
-    printf " %.1f | %.2f |\n", $6, ratio
+    low = sprintf("%.2f", NR == 1 ? 1 : $6 / (before > after ? before : after))
+    high = sprintf("%.2f", NR == 1 ? 1 : $6 / (before < after ? before : after))
+    printf " %.1f | %s |\n", $6, low == high ? low : low " - " high
 }' "$folder/results" >"$folder/table"
 
 {
     cat "$folder/table"
     echo
-    echo "$(date +%F), $device: \`STEPS=$STEPS make table\`, all rows \`$(basename "$PROGRAM") $MODEL\`, $((SEQUENCES * length)) tokens" \
-        "per step; median of $((STEPS - 2)) steps. Bytes are those of a rank, h on the host, d on the disk."
+    echo "$(date +%F), $device: \`STEPS=$STEPS make table\`, all rows \`$(basename "$PROGRAM") $MODEL\`," \
+        "$((SEQUENCES * length)) tokens per step; median of $((STEPS - 2)) steps. Bytes are those of a rank, h on the" \
+        "host, d on the disk."
     sort -n "$folder/baselines" | awk '{ x[NR] = $1 } END {
-        printf "The first row, measured %d times in between: %.1f to %.1f ms, median %.1f; a ratio is to the nearest two.\n",
-            NR, x[1], x[NR], (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'
+        printf "The first row, measured %d times in between: %.1f to %.1f ms, median %.1f. A ratio is to the two " \
+            "nearest of them.\n", NR, x[1], x[NR], (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2
+        if (x[1] > 0 && x[NR] > 1.05 * x[1]) {
+            printf "So the same run moves by %.0f %%: ratios that differ by less say nothing about the flags.\n",
+                100 * (x[NR] / x[1] - 1)
+        } }'
     [ -z "$note" ] || echo "$note"
     echo "It took $(($(date +%s) - started)) s."
 } >"$output.md"
