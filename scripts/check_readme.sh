@@ -40,8 +40,8 @@ for document in $documents; do
             grep -qE "^$target:" Makefile || wrong "$document: there is no make $target"
         done
     grep -oE '(^|[ (])--[a-z][a-z-]+' "$folder/code" | sed 's/^[ (]//' | sort -u | while IFS= read -r flag; do
-        ./train_gpt --help | grep -qE -e "$flag( |\$)" || grep -qrF -- "$flag" scripts tests Makefile data ||
-            case "$flag" in --nodes) ;; *) false ;; esac || wrong "$document: there is no flag $flag"
+        ./train_gpt --help | grep -qE -e "$flag( |\$)" || grep -qrF -e "$flag" scripts tests Makefile ||
+            wrong "$document: there is no flag $flag"
     done
 done
 
@@ -58,7 +58,9 @@ for document in $documents; do
         # shellcheck disable=SC2086
         ./train_gpt "$@" --plan $ranks >"$folder/plan" 2>&1 ||
             wrong "$document: $line: $(grep -v '^usage' "$folder/plan" | tail -n 1)"
-        if grep -q '^does not fit' "$folder/plan"; then wrong "$document: $line: $(grep '^does not fit' "$folder/plan")"; fi
+        if grep '^does not fit' "$folder/plan" >"$folder/does_not"; then
+            wrong "$document: $line: $(cat "$folder/does_not")"
+        fi
     done
 done
 
@@ -79,5 +81,5 @@ for run in plain saving; do
     grep -qF "$peak" README.md || wrong "README.md does not have the peak of dev/pictures/$run.csv, $peak"
 done
 
-[ ! -s "$folder/wrong" ] || { cat "$folder/wrong" >&2; exit 1; }
+[ ! -s "$folder/wrong" ] || { sort -u "$folder/wrong" >&2; exit 1; }
 echo "check-readme: $(echo "$documents" | wc -w) texts"

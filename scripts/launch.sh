@@ -1,5 +1,6 @@
 #!/bin/sh
-# Starts a program as N ranks by Open MPI's mpirun, here or on the hosts that are named. Its exit status is the program's.
+# Starts a program as N ranks by Open MPI's mpirun, here or on the hosts that are named. Its exit status is the
+# program's.
 #   scripts/launch.sh N PROGRAM ARGUMENTS...
 #   HOSTS="a:4,b:4" scripts/launch.sh 8 ./train_gpt -b 2 -z 3       4 ranks on each; ssh must get there, and the
 #                                                                 program be at the same path

@@ -59,8 +59,8 @@ int main(void) { dnnl_matmul_desc_t d; return dnnl_matmul_desc_init(&d, 0, 0, 0,
     try onednn -ldnnl; then
     flags="$flags -DUSE_ONEDNN=1 -ldnnl"
 else
-    missing "oneDNN is missing (make setup), or OpenMP, which it needs: the trainer's own loops multiply matrices; no loss with AVX2, but with" \
-        "AVX-512 its kernels are not used, nor native bf16"
+    missing "oneDNN is missing (make setup), or OpenMP, which it needs: the trainer's own loops multiply matrices; no" \
+        "loss with AVX2, but with AVX-512 its kernels are not used, nor native bf16"
 fi
 
 # MPI: what pkg-config says of Open MPI or MPICH, or what their own compiler would add.

@@ -23,7 +23,8 @@ memory() { $picture "$2/memory.svg" "./train_gpt" "$1/plain.csv" "./train_gpt $s
 plan() {
     name=$1
     shift
-    "$PROGRAM" "$@" -p bf16 --vocab 50257 -i random -v 0 -g 0 --device plan:h100 -o "$folder/$name" >"$folder/log" 2>&1 && return
+    set -- "$@" -p bf16 --vocab 50257 -i random -v 0 -g 0 --device plan:h100 -o "$folder/$name"
+    "$PROGRAM" "$@" >"$folder/log" 2>&1 && return
     tail -n 1 "$folder/log" >&2
     exit 1
 }

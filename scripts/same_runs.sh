@@ -1,6 +1,6 @@
 #!/bin/sh
-# Whether two builds of the trainer do the same: the same checkpoint, numbers of every step and bytes of every phase, bit
-# for bit, over runs that have every technique. For changes that should change nothing.
+# Whether two builds of the trainer do the same: the same checkpoint, numbers of every step and bytes of every phase,
+# bit for bit, over runs that have every technique. For changes that should change nothing.
 #   same_runs.sh OLD NEW [cuda]        two programs, such as /tmp/before/train_gpt ./train_gpt
 # cuda: on their cuda device (the emulator in programs of `make emulated`, with a device for each rank), and fewer
 # runs.

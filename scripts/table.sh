@@ -5,9 +5,8 @@
 #   scripts/table.sh [OUTPUT]      OUTPUT (build/table): OUTPUT.md, OUTPUT.csv, and with gnuplot OUTPUT.svg, OUTPUT.png
 # In the environment: MODEL (flags of the model), SEQUENCES (per step, a multiple of 4), STEPS (per run; the first two
 # don't count), PROGRAM (./train_gpt), DEVICE (auto), SWAP (a directory on a real disk), RANKS (2; 1: no rows of ranks).
-# Time is fair against noise only in part: the first row is measured again after every five others. A row's ratio is to
-# the first row before and after it, and stands there as a range where the two differ; the spread of all first rows is
-# printed. The CSV has the ratio to the mean of the two.
+# Time is fair against noise only in part: the first row is measured again after every five others. A ratio is a range,
+# to the slowest and to the fastest of all first rows; the CSV also has the one to their median.
 # A row that fails stands in the table with its message, and the exit status is 1.
 MODEL=${MODEL:-"-e 12x192x3 --vocab 2048 -t 256 -i random"}
 SEQUENCES=${SEQUENCES:-4}
@@ -153,7 +152,7 @@ if [ "$RANKS" -gt 1 ]; then
     [ -z "$note" ] || { RANKS=1; note="Without rows of several ranks: $note."; }
 fi
 
-# One line per row: name, number of first rows before it, ranks, flags, error, ms, 21 numbers of bytes.
+# One line per row: name, ranks, flags, error, ms, 21 numbers of bytes.
 n=0
 rows >"$folder/rows"
 while IFS='|' read -r name ranks micro flags; do
@@ -169,15 +168,16 @@ while IFS='|' read -r name ranks micro flags; do
     [ "$micro" -eq 1 ] || flags="$flags -d $((SEQUENCES * length))"
     flags="-b $((SEQUENCES / ranks / micro)) $flags"
     if [ -s "$directory/steps.csv" ]; then
-        echo "$name|$baselines|$ranks|$flags||$(milliseconds "$directory/steps.csv")|$(bytes "$directory/memory.csv")"
+        echo "$name|$ranks|$flags||$(milliseconds "$directory/steps.csv")|$(bytes "$directory/memory.csv")"
     else
-        echo "$name|0|$ranks|$flags|$(cat "$directory/error")||"
+        echo "$name|$ranks|$flags|$(cat "$directory/error")||"
     fi >>"$folder/results"
 done <"$folder/rows"
 baseline
 [ ! -t 2 ] || printf '\r' >&2
 
-awk -F'|' -v csv="$output.csv" -v baselines="$folder/baselines" '
+sort -n "$folder/baselines" >"$folder/sorted"
+awk -F'|' -v csv="$output.csv" -v baselines="$folder/sorted" '
 function mib(x) { return sprintf("%.1f", x / 1048576) }
 function cell(k,    text, t, x) {  # a kind: on the device, + on the host, + on the disk
     for (t = 0; t < 3; t++) {
@@ -188,10 +188,11 @@ function cell(k,    text, t, x) {  # a kind: on the device, + on the host, + on 
     return text == "" ? "0" : text
 }
 BEGIN {
-    while ((getline line < baselines) > 0) base[++n] = line
+    while ((getline line < baselines) > 0) if (line > 0) base[++n] = line
     split("device,host,disk", tiers, ",")
     split("weights,master,gradients,moments,activations,rest", kinds, ",")
-    printf "name,ranks,flags,error,ms_per_step,ratio" >csv
+    median = (base[int((n + 1) / 2)] + base[int(n / 2) + 1]) / 2
+    printf "name,ranks,flags,error,ms_per_step,ratio,ratio_low,ratio_high" >csv
     for (t = 1; t <= 3; t++) {
         printf ",%s_bytes", tiers[t] >csv
         for (k = 1; k <= 6; k++) printf ",%s_%s_bytes", tiers[t], kinds[k] >csv
@@ -202,24 +203,20 @@ BEGIN {
     print "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 }
 {
-    printf "\"%s\",%s,\"%s\",\"%s\"", $1, $3, $4, $5 >csv
-    printf "| %s | `%s` |", $1, $4
-    if ($5 != "") {
-        print ",,,,,,,,,,,,,,,,,,,,,,," >csv
-        print " failed: " $5 " | | | | | | | | | | |"
+    printf "\"%s\",%s,\"%s\",\"%s\"", $1, $2, $3, $4 >csv
+    printf "| %s | `%s` |", $1, $3
+    if ($4 != "") {
+        print ",,,,,,,,,,,,,,,,,,,,,,,,," >csv
+        print " failed: " $4 " | | | | | | | | | | |"
         next
     }
-    split($7, bytes, ",")
-    before = base[$2]
-    after = $2 < n && base[$2 + 1] > 0 ? base[$2 + 1] : before
-    if (before <= 0) before = after
-    ratio = NR == 1 ? 1 : 2 * $6 / (before + after)
-    printf ",%.3f,%.3f,%s\n", $6, ratio, $7 >csv
+    split($6, bytes, ",")
+    printf ",%.3f,%.3f,%.3f,%.3f,%s\n", $5, $5 / median, $5 / base[n], $5 / base[1], $6 >csv
     printf " %s | %s | %s |", mib(bytes[1]), mib(bytes[8]), mib(bytes[15])
     for (k = 1; k <= 6; k++) printf " %s |", cell(k)
-    low = sprintf("%.2f", NR == 1 ? 1 : $6 / (before > after ? before : after))
-    high = sprintf("%.2f", NR == 1 ? 1 : $6 / (before < after ? before : after))
-    printf " %.1f | %s |\n", $6, low == high ? low : low " - " high
+    low = sprintf("%.2f", $5 / base[n])
+    high = sprintf("%.2f", $5 / base[1])
+    printf " %.1f | %s |\n", $5, low == high ? low : low " - " high
 }' "$folder/results" >"$folder/table"
 
 {
@@ -228,13 +225,10 @@ BEGIN {
     echo "$(date +%F), $device: \`STEPS=$STEPS make table\`, all rows \`$(basename "$PROGRAM") $MODEL\`," \
         "$((SEQUENCES * length)) tokens per step; median of $((STEPS - 2)) steps. Bytes are those of a rank, h on the" \
         "host, d on the disk."
-    sort -n "$folder/baselines" | awk '{ x[NR] = $1 } END {
-        printf "The first row, measured %d times in between: %.1f to %.1f ms, median %.1f. A ratio is to the two " \
-            "nearest of them.\n", NR, x[1], x[NR], (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2
-        if (x[1] > 0 && x[NR] > 1.05 * x[1]) {
-            printf "So the same run moves by %.0f %%: ratios that differ by less say nothing about the flags.\n",
-                100 * (x[NR] / x[1] - 1)
-        } }'
+    awk '$1 > 0 { x[++n] = $1 } END {
+        printf "The first row, measured %d times in between: %.1f to %.1f ms, median %.1f. A ratio is to the slowest " \
+            "and to the fastest of them:\nwith 1.00 between its ends it is within the noise.\n",
+            n, x[1], x[n], (x[int((n + 1) / 2)] + x[int(n / 2) + 1]) / 2 }' "$folder/sorted"
     [ -z "$note" ] || echo "$note"
     echo "It took $(($(date +%s) - started)) s."
 } >"$output.md"
@@ -246,4 +240,4 @@ if command -v gnuplot >/dev/null; then
 else
     echo "no picture: gnuplot is missing (make setup)"
 fi
-! grep -q -v '^[^|]*|[^|]*|[^|]*|[^|]*||' "$folder/results"
+! grep -q -v '^[^|]*|[^|]*|[^|]*||' "$folder/results"

@@ -4,8 +4,8 @@
 #   machines.sh MAKE [NAME...]      NAME: only these; machines.sh MAKE list: prints the names
 #
 # What a processor lacks, the stand-in for oneDNN has (tests/onednn); what it has, a setting takes away. A program that
-# is built otherwise is built in a folder of links to the sources, build/machines/NAME, so that ./train_gpt stays what it
-# is.
+# is built otherwise is built in a folder of links to the sources, build/machines/NAME, so that ./train_gpt stays what
+# it is.
 cd "$(dirname "$0")/.." || exit 1
 make=$1
 shift
@@ -65,7 +65,8 @@ built() {
 }
 
 # All of the CPU's device; test_onednn is on the stand-in anyway.
-all="test_disk test_faults test_kernels test_memory test_model test_offload test_program test_ranks test_threads test_update"
+all="test_disk test_faults test_kernels test_memory test_model test_offload test_program test_ranks test_threads
+    test_update"
 short="test_memory test_model test_threads"
 standin="LD_LIBRARY_PATH=build/onednn"
 
@@ -96,4 +97,5 @@ if [ ! -e "$folder/known" ]; then
     exit 2
 fi
 echo "machines: $(($(date +%s) - started)) s"
-awk '{ p += $1; f += $3; s += $5 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' "$folder/sums"
+awk '{ p += $1; f += $3; s += $5 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' \
+    "$folder/sums"
