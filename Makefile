@@ -79,13 +79,15 @@ train_gpt build: | setup
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: FORCE help setup train data test test-all test-machines test-emulator bench bench-offload table emulated emulator asan check-headers check-compilers check-cuda \
-    check-readme check-style gpu-programs bench-gpu gpu-resources clean
+.PHONY: FORCE help setup train data test test-all test-machines test-emulator bench bench-offload table picture \
+    pictures emulated emulator asan check-headers check-compilers check-cuda check-readme check-style gpu-programs \
+    bench-gpu gpu-resources clean
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 18
 	@echo "variables: CC, CXX, ARCH=$(ARCH) (x86-64-v3: a program to carry elsewhere), WITHOUT=\"onednn openmp mpi nccl\","
-	@echo "RUN=valgrind (make test: the unit tests under valgrind, built for x86-64-v3), CUDA=1 or 0 (with or without CUDA)"
+	@echo "RUN=valgrind (make test: the unit tests under valgrind, built for x86-64-v3),"
+	@echo "CUDA=1 or 0 (with or without CUDA)"
 
 setup: ## installs what is missing (Debian packages)
 	@sh scripts/setup.sh
@@ -114,14 +116,16 @@ endif
 emulated: train_gpt_emulated ## ./train_gpt_emulated: the trainer whose cuda device is the emulator
 
 # Programs for nvcc, with the emulator in place of a GPU.
-NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED $(USE_NCCL) $(MPI_COMPILE) -Idev/emulator -Xcompiler -fopenmp
+NVCC_PROGRAM = $(NVCC) -x cu $(NVCC_FLAGS) $(NVCC_EMULATED) -DEMULATED $(USE_NCCL) $(MPI_COMPILE) -Idev/emulator \
+    -Xcompiler -fopenmp
 build/emulated/train_gpt.o: $(PROGRAM) $(HEADERS) $(EMULATOR_HEADERS) Makefile $(BUILD)/settings | build
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -c $< -o $@
 
 train_gpt_emulated: build/emulated/train_gpt.o build/libemulator.a
 	@$(CXX) $^ $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
-build/emulated/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) $(EMULATOR_HEADERS) build/libemulator.a Makefile $(BUILD)/settings
+build/emulated/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) $(EMULATOR_HEADERS) build/libemulator.a Makefile \
+    $(BUILD)/settings
 	@mkdir -p $(@D) && $(NVCC_PROGRAM) -diag-suppress 177 -Xcompiler -Wno-unused-function -c $< -o $@.o && \
 	$(CXX) $@.o $(EMULATOR_LIBRARIES) $(MPI_LINK) -fopenmp -o $@
 
@@ -212,30 +216,33 @@ STYLED = train_gpt.cu $(wildcard data/*.[ch] data/*.sh dev/*.h dev/kernels/* dev
 check-style: ## lines, parameters and comments of the sources are within the project's rules
 	@sh scripts/check_style.sh $(STYLED) && echo "check-style: $(words $(STYLED)) files"
 
-check-readme: ## the README's table of sources is true
-	@sh scripts/reading_order.sh README.md
+check-readme: train_gpt data ## the README and the lessons are true: files, targets, flags, commands, pictures
+	@sh scripts/check_readme.sh
 
 # What the test programs call.
 TEST_TOOLS = build/make_tokens build/interpose.so
 TEST_PROGRAMS = train_gpt data $(ONEDNN_PROGRAMS)
-test: $(TEST_TOOLS) $(if $(RUN)$(SANITIZE),,$(TEST_PROGRAMS) $(EMULATED_BENCH)) $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
+NEEDED = $(if $(RUN)$(SANITIZE),,$(TEST_PROGRAMS) $(EMULATED_BENCH))
+test: $(TEST_TOOLS) $(NEEDED) $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
 	@$(if $(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
 	@sh tests/run.sh "$(RUN)" $(RUN_TESTS:%=$(BUILD)/%)
 
-test-machines: $(TEST_TOOLS) $(TEST_PROGRAMS) $(TESTS:%=$(BUILD)/%) ## runs the tests that depend on the machine as other machines would
+test-machines: $(TEST_TOOLS) $(TEST_PROGRAMS) $(TESTS:%=$(BUILD)/%) ## runs what depends on the machine as on others
 	@sh tests/machines.sh make
 
 test-all: ## runs all tests with their full grids
 	@TEST_ALL=1 $(MAKE) --no-print-directory test
 
-build/bench: tests/bench.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh $(BUILD)/settings | build
+build/bench: tests/bench.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh \
+    $(BUILD)/settings | build
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
 
 bench: build/bench ## measures the training step against the machine's matmul rate and copy bandwidth
 	@build/bench
 
-build/bench_offload: tests/bench_offload.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile scripts/libraries.sh $(BUILD)/settings | build
+build/bench_offload: tests/bench_offload.c tests/bench_helpers.h tests/median.h $(PROGRAM) $(HEADERS) Makefile \
+    scripts/libraries.sh $(BUILD)/settings | build
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(CFLAGS) $(NUMBERS) -Wall -Wextra $< -o $@ $$libraries
 
@@ -245,11 +252,19 @@ bench-offload: build/bench_offload ## measures what offload costs, beside the di
 table: train_gpt data ## measures the trade-off table: memory and time of every technique (build/table.md, .csv, .svg)
 	@sh scripts/table.sh build/table
 
+# STEPS in the environment: of each run. Redrawn when numbers of a plan, or scripts/picture.sh, have changed.
+picture: train_gpt data ## runs without and with memory flags, draws their memory by phase (build/picture/memory.svg)
+	@sh scripts/pictures.sh measure build/picture
+
+pictures: train_gpt ## draws the pictures of the README and the lessons anew (dev/pictures)
+	@sh scripts/pictures.sh draw dev/pictures
+
 asan: ## the unit and model tests under the address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory test TESTS="$(UNIT_TESTS) test_model" CFLAGS="-O1" \
 	    SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all"
 
-INCLUDED_TWICE = printf '\#ifndef _GNU_SOURCE\n\#define _GNU_SOURCE\n\#endif\n\#include "%s"\n\#include "%s"\nint main(void) { return 0; }\n'
+INCLUDED_TWICE = printf '\#ifndef _GNU_SOURCE\n\#define _GNU_SOURCE\n\#endif\n\#include "%s"\n\#include "%s"\n\
+    int main(void) { return 0; }\n'
 PLAIN_HEADERS = $(filter %.h,$(HEADERS))
 NVCC_HEADERS = $(wildcard dev/kernels/*.h) $(foreach half,$(CUDA_HALVES),$(if $(wildcard $(half:.cuh=.h)),,$(half)))
 check-headers: ## every header compiles alone and twice, as C, as C++ and by nvcc; CUDA halves have one place
@@ -269,7 +284,8 @@ check-headers: ## every header compiles alone and twice, as C, as C++ and by nvc
 check-compilers: | build ## gcc, g++ and clang compile without warnings; gcc's and g++'s programs give the same bits
 	@libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) $(C11) -Werror $(PROGRAM) -o build/train_gpt_c -x none $$libraries && \
-	$(CXX) -x c++ -std=c++17 $(CFLAGS) $(NUMBERS) $(WARNINGS) -Werror $(PROGRAM) -o build/train_gpt_cpp -x none $$libraries && \
+	$(CXX) -x c++ -std=c++17 $(CFLAGS) $(NUMBERS) $(WARNINGS) -Werror $(PROGRAM) -o build/train_gpt_cpp \
+	    -x none $$libraries && \
 	{ ! command -v clang >/dev/null || clang $(C11) -Werror -fsyntax-only \
 	    $$(echo $$libraries | sed 's/ -[lL][^ ]*//g; s/ -Xlinker [^ ]*//g') \
 	    -idirafter "$$(dirname "$$($(CC) -print-file-name=include/omp.h)")" $(PROGRAM); }
@@ -306,10 +322,11 @@ CUDA_TARGETS = 80 86 89 90 100 120
 check-cuda: | build ## nvcc compiles the program for every kind of GPU without warnings
 	@$(if $(NVCC),libraries=$$($(CUDA_LIBRARIES)) && $(NVCC) -x cu $(NVCC_FLAGS) $$libraries -Werror all-warnings \
 	    $(foreach target,$(CUDA_TARGETS),-gencode arch=compute_$(target)$(comma)code=sm_$(target)) \
-	    -c $(PROGRAM) -o build/check_cuda.o && echo "check-cuda: sm_$(subst $(space),$(comma) sm_,$(CUDA_TARGETS))",echo "skipped, as there is no nvcc: check-cuda")
+	    -c $(PROGRAM) -o build/check_cuda.o && \
+	    echo "check-cuda: sm_$(subst $(space),$(comma) sm_,$(CUDA_TARGETS))",$(NO_NVCC) $@)
 
 gpu-resources: ## registers, shared memory, spills and resident warps of every kernel on every kind of GPU
-	@$(if $(NVCC),sh scripts/gpu_resources.sh $(NVCC) -x cu $(NVCC_FLAGS) -Xcompiler -fopenmp,echo "skipped, as there is no nvcc: gpu-resources")
+	@$(if $(NVCC),sh scripts/gpu_resources.sh $(NVCC) -x cu $(NVCC_FLAGS) -Xcompiler -fopenmp,$(NO_NVCC) $@)
 
 clean: ## removes what was built
 	rm -rf build train_gpt train_gpt.new train_gpt_emulated data/*.bin

@@ -1,5 +1,4 @@
-// context.h - where an operation of the model runs: on which device, with which memory for its scratch, and the type
-// that activations and weights are stored in.
+// context.h - what every operation of the model needs beside its operands: a device, memory for scratch, a dtype.
 //
 // Every operation that the model calls takes it first. What works on host memory, or on fp32 alone, takes a Device.
 #ifndef CONTEXT_H

@@ -4,9 +4,9 @@
 //     compute                        | read it              |
 //                             filled ^              drained ^
 //
-// Who fills it says slot_fetch() before and slot_filled() after, who reads it slot_ready() before and slot_done() after.
-// A block that was made in a slot goes away by slot_send(): filled by the queue that made it, read by the one that
-// takes it away. These are all events that a slot has; everything that travels (batches, weights, gradients,
+// Who fills it says slot_fetch() before and slot_filled() after; who reads it says slot_ready() before and slot_done()
+// after. A block that was made in a slot goes away by slot_send(): filled by the queue that made it, read by the one
+// that takes it away. These are all events that a slot has; everything that travels (batches, weights, gradients,
 // activations, pieces of the update, bounced pieces of the disk) goes by them.
 #ifndef SLOT_H
 #define SLOT_H

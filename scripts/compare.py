@@ -87,7 +87,8 @@ def worker(flags):
 
 def run(command, steps, directory=None):
     """Milliseconds of steps 2 ... steps + 1 of a program that prints "... N ms" per step, and its peak MiB."""
-    child = subprocess.Popen(["stdbuf", "-oL"] + command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory)
+    child = subprocess.Popen(["stdbuf", "-oL"] + command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             cwd=directory)
     times = []
     for line in child.stdout:
         found = re.search(r"([0-9.]+) ms", line) if "phase" not in line else None
@@ -113,7 +114,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with PyTorch")
-    parser.add_argument("--llmc", help="llm.c's train_gpt2")
+    parser.add_argument("--llmc", help="llm.c's CPU program, train_gpt2")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     flags = parser.parse_args()
@@ -134,7 +135,8 @@ def main():
     else:
         print("no PyTorch in %s" % flags.python, file=sys.stderr)
     if flags.llmc:
-        programs.append(("llm.c (fp32)", [os.path.abspath(flags.llmc)], os.path.dirname(os.path.abspath(flags.llmc))))
+        llmc = os.path.abspath(flags.llmc)
+        programs.append(("llm.c's CPU program (fp32)", [llmc], os.path.dirname(llmc)))
     times, peaks = {name: [] for name, _, _ in programs}, {}
     for _ in range(flags.rounds):
         for name, command, directory in programs:

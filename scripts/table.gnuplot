@@ -1,5 +1,5 @@
 # The picture of the trade-off table, from the CSV of scripts/table.sh (csv='...'): bars of peak MiB per rank by tier,
-# one per row, and the time per step as a ratio to the first row.
+# one per row, and the time per step as a ratio to the first row: to its median, and to its fastest and slowest.
 base = csv[:strlen(csv) - 4]
 set datafile separator ","
 set style data histogram
@@ -29,7 +29,7 @@ do for [form in "svg png"] {
              title "device" linecolor "#3366aa", \
          "" using (column("host_bytes") * mib) title "host" linecolor "#ee9944", \
          "" using (column("disk_bytes") * mib) title "disk" linecolor "#aaaaaa", \
-         "" using 0:(column("ratio")) axes x1y2 with points pointtype 7 pointsize 1.2 linecolor "#cc3333" \
-             title "time (right axis)"
+         "" using 0:(column("ratio")):(column("ratio_low")):(column("ratio_high")) axes x1y2 with yerrorbars \
+             pointtype 7 pointsize 1.2 linecolor "#cc3333" title "time (right axis)"
     unset output
 }

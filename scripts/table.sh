@@ -5,8 +5,8 @@
 #   scripts/table.sh [OUTPUT]      OUTPUT (build/table): OUTPUT.md, OUTPUT.csv, and with gnuplot OUTPUT.svg, OUTPUT.png
 # In the environment: MODEL (flags of the model), SEQUENCES (per step, a multiple of 4), STEPS (per run; the first two
 # don't count), PROGRAM (./train_gpt), DEVICE (auto), SWAP (a directory on a real disk), RANKS (2; 1: no rows of ranks).
-# Time is fair against noise only in part: the first row is measured again after every five others, a row's ratio is to
-# the mean of the first row before and after it, and the spread of the first row is printed.
+# Time is fair against noise only in part: the first row is measured again after every five others. A ratio is a range,
+# to the slowest and to the fastest of all first rows; the CSV also has the one to their median.
 # A row that fails stands in the table with its message, and the exit status is 1.
 MODEL=${MODEL:-"-e 12x192x3 --vocab 2048 -t 256 -i random"}
 SEQUENCES=${SEQUENCES:-4}
@@ -28,7 +28,7 @@ mkdir -p "$(dirname "$output")"
 # are compared with.
 rows() {
     everything_host="optimizer=host,gradients=host,weights=host,activations=host"
-    states_on_disk="optimizer=disk,weights=host,activations=host"
+    rest_host="optimizer=disk,weights=host,activations=host"
     everything_disk="optimizer=disk,gradients=disk,weights=disk,activations=disk"
     cat <<ROWS
 plain|1|1|-p fp32
@@ -52,7 +52,7 @@ activations on the host|1|1|-p fp32 -r 3 --offload activations=host
 bf16 + states on the host|1|1|-p bf16 --offload optimizer=host
 and gradients|1|1|-p bf16 --offload optimizer=host,gradients=host
 bf16 + blocks again + states on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload optimizer=host
-states on the disk + rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload $states_on_disk
+states on the disk + rest on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload $rest_host
 everything on the host|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_host
 everything on the disk|1|1|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
 and 4 micro-batches|1|4|-p bf16 -r 3 --head-chunks 8 --offload $everything_disk
@@ -152,7 +152,7 @@ if [ "$RANKS" -gt 1 ]; then
     [ -z "$note" ] || { RANKS=1; note="Without rows of several ranks: $note."; }
 fi
 
-# One line per row: name, number of first rows before it, ranks, flags, error, ms, 21 numbers of bytes.
+# One line per row: name, ranks, flags, error, ms, 21 numbers of bytes.
 n=0
 rows >"$folder/rows"
 while IFS='|' read -r name ranks micro flags; do
@@ -168,15 +168,16 @@ while IFS='|' read -r name ranks micro flags; do
     [ "$micro" -eq 1 ] || flags="$flags -d $((SEQUENCES * length))"
     flags="-b $((SEQUENCES / ranks / micro)) $flags"
     if [ -s "$directory/steps.csv" ]; then
-        echo "$name|$baselines|$ranks|$flags||$(milliseconds "$directory/steps.csv")|$(bytes "$directory/memory.csv")"
+        echo "$name|$ranks|$flags||$(milliseconds "$directory/steps.csv")|$(bytes "$directory/memory.csv")"
     else
-        echo "$name|0|$ranks|$flags|$(cat "$directory/error")||"
+        echo "$name|$ranks|$flags|$(cat "$directory/error")||"
     fi >>"$folder/results"
 done <"$folder/rows"
 baseline
 [ ! -t 2 ] || printf '\r' >&2
 
-awk -F'|' -v csv="$output.csv" -v baselines="$folder/baselines" '
+sort -n "$folder/baselines" >"$folder/sorted"
+awk -F'|' -v csv="$output.csv" -v baselines="$folder/sorted" '
 function mib(x) { return sprintf("%.1f", x / 1048576) }
 function cell(k,    text, t, x) {  # a kind: on the device, + on the host, + on the disk
     for (t = 0; t < 3; t++) {
@@ -187,10 +188,11 @@ function cell(k,    text, t, x) {  # a kind: on the device, + on the host, + on 
     return text == "" ? "0" : text
 }
 BEGIN {
-    while ((getline line < baselines) > 0) base[++n] = line
+    while ((getline line < baselines) > 0) if (line > 0) base[++n] = line
     split("device,host,disk", tiers, ",")
     split("weights,master,gradients,moments,activations,rest", kinds, ",")
-    printf "name,ranks,flags,error,ms_per_step,ratio" >csv
+    median = (base[int((n + 1) / 2)] + base[int(n / 2) + 1]) / 2
+    printf "name,ranks,flags,error,ms_per_step,ratio,ratio_low,ratio_high" >csv
     for (t = 1; t <= 3; t++) {
         printf ",%s_bytes", tiers[t] >csv
         for (k = 1; k <= 6; k++) printf ",%s_%s_bytes", tiers[t], kinds[k] >csv
@@ -201,33 +203,32 @@ BEGIN {
     print "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 }
 {
-    printf "\"%s\",%s,\"%s\",\"%s\"", $1, $3, $4, $5 >csv
-    printf "| %s | `%s` |", $1, $4
-    if ($5 != "") {
-        print ",,,,,,,,,,,,,,,,,,,,,,," >csv
-        print " failed: " $5 " | | | | | | | | | | |"
+    printf "\"%s\",%s,\"%s\",\"%s\"", $1, $2, $3, $4 >csv
+    printf "| %s | `%s` |", $1, $3
+    if ($4 != "") {
+        print ",,,,,,,,,,,,,,,,,,,,,,,,," >csv
+        print " failed: " $4 " | | | | | | | | | | |"
         next
     }
-    split($7, bytes, ",")
-    before = base[$2]
-    after = $2 < n && base[$2 + 1] > 0 ? base[$2 + 1] : before
-    if (before <= 0) before = after
-    ratio = NR == 1 ? 1 : 2 * $6 / (before + after)
-    printf ",%.3f,%.3f,%s\n", $6, ratio, $7 >csv
+    split($6, bytes, ",")
+    printf ",%.3f,%.3f,%.3f,%.3f,%s\n", $5, $5 / median, $5 / base[n], $5 / base[1], $6 >csv
     printf " %s | %s | %s |", mib(bytes[1]), mib(bytes[8]), mib(bytes[15])
     for (k = 1; k <= 6; k++) printf " %s |", cell(k)
-    printf " %.1f | %.2f |\n", $6, ratio
+    low = sprintf("%.2f", $5 / base[n])
+    high = sprintf("%.2f", $5 / base[1])
+    printf " %.1f | %s |\n", $5, low == high ? low : low " - " high
 }' "$folder/results" >"$folder/table"
 
 {
     cat "$folder/table"
     echo
     echo "$(date +%F), $device: \`STEPS=$STEPS make table\`, all rows \`$(basename "$PROGRAM") $MODEL\`," \
-        "$((SEQUENCES * length)) tokens per step; median of $((STEPS - 2)) steps. Bytes are those of a rank, h on the host, d on the disk."
-    sort -n "$folder/baselines" | awk '{ x[NR] = $1 } END {
-        printf "The first row, measured %d times in between: %.1f to %.1f ms, median %.1f; ", NR,
-            x[1], x[NR], (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2
-        print "a ratio is to the nearest two." }'
+        "$((SEQUENCES * length)) tokens per step; median of $((STEPS - 2)) steps. Bytes are those of a rank, h on the" \
+        "host, d on the disk."
+    awk '$1 > 0 { x[++n] = $1 } END {
+        printf "The first row, measured %d times in between: %.1f to %.1f ms, median %.1f. A ratio is to the slowest " \
+            "and to the fastest of them:\nwith 1.00 between its ends it is within the noise.\n",
+            n, x[1], x[n], (x[int((n + 1) / 2)] + x[int(n / 2) + 1]) / 2 }' "$folder/sorted"
     [ -z "$note" ] || echo "$note"
     echo "It took $(($(date +%s) - started)) s."
 } >"$output.md"
@@ -239,4 +240,4 @@ if command -v gnuplot >/dev/null; then
 else
     echo "no picture: gnuplot is missing (make setup)"
 fi
-! grep -q -v '^[^|]*|[^|]*|[^|]*|[^|]*||' "$folder/results"
+! grep -q -v '^[^|]*|[^|]*|[^|]*||' "$folder/results"

@@ -67,7 +67,8 @@ built() {
 # All of the CPU's device; test_onednn is on the stand-in anyway.
 properties="properties/test_memory_suffices properties/test_resume properties/test_skipped_steps"
 all="test_checkpoint test_disk test_kernels test_memory test_model test_program test_store test_threads test_update
-    properties/test_faults properties/test_memory_flags properties/test_plan_is_run properties/test_same_bits $properties"
+    properties/test_faults properties/test_memory_flags properties/test_plan_is_run properties/test_same_bits
+    $properties"
 short="test_memory test_model test_threads properties/test_memory_flags properties/test_plan_is_run"
 standin="LD_LIBRARY_PATH=build/onednn"
 
@@ -98,4 +99,5 @@ if [ ! -e "$folder/known" ]; then
     exit 2
 fi
 echo "machines: $(($(date +%s) - started)) s"
-awk '{ p += $1; f += $3; s += $5 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' "$folder/sums"
+awk '{ p += $1; f += $3; s += $5 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' \
+    "$folder/sums"

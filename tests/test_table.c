@@ -6,7 +6,8 @@
 
 // Writes files as the trainer does, for -o DIRECTORY. Steps take 999, 999, 3, 1, 2, 40 ms: without the first two, the
 // median is 2.5; with -r 1 they take twice that. The device peaks in backward, the host in update, the disk in none.
-// -r 2 fails with a message; --attention leaves no memory.csv.
+// -r 2 fails with a message; --attention leaves no memory.csv. With GROWS=yes the first row takes twice, three times,
+// ... the time when it is measured again.
 static const char TRAINER[] =
     "#!/bin/sh\n"
     "all=\"$*\"\n"
@@ -16,6 +17,8 @@ static const char TRAINER[] =
     "*'-r 2'*) echo 'note: x'; echo 'train_gpt: no | room, at all' >&2; exit 1 ;;\n"
     "*'-r 1'*) factor=2 ;;\n"
     "esac\n"
+    "case \"$GROWS $all\" in yes*'-b 4 -p fp32 --device'*) factor=$(grep -c -e '-b 4 -p fp32 --device' \"$CALLS\"); "
+    "factor=$((factor + 1)) ;; esac\n"
     "echo \"$all\" >>\"$CALLS\"\n"
     "echo 'device     CPU, 9 threads'\n"
     "{ echo 'step,x,ms'; for ms in 999 999 3 1 2 40; do echo \"1,0,$((ms * factor))\"; done; } >$output/steps.csv\n"
@@ -83,9 +86,22 @@ static void test_medians_ratios_and_bytes(void **state) {
     expect_text("out/table.md", "`-b 1 -p fp32 -d 1024`", true);
     expect_text("out/table.md", "2.5 to 2.5 ms, median 2.5", true);
     expect_text("out/table.md", "CPU, 9 threads", true);
-    expect_text("out/table.csv", "\"GELU again\",1,\"-b 4 -p fp32 -r 1\",\"\",5.000,2.000,13631488,1048576,2097152,"
-                "3145728,0,0,7340032,7340032,0,0,0,7340032,0,0,0,0,0,0,0,0,0\n", true);
+    expect_text("out/table.csv", "\"GELU again\",1,\"-b 4 -p fp32 -r 1\",\"\",5.000,2.000,2.000,2.000,13631488,1048576,"
+                "2097152,3145728,0,0,7340032,7340032,0,0,0,7340032,0,0,0,0,0,0,0,0,0\n", true);
     expect_text("calls", "-e 12x192x3 --vocab 2048 -t 256 -i random -b 1 -d 1024 -p fp32 --device auto", true);
+}
+
+// A first row that moves makes ranges of the ratios to it.
+static void test_ratios_to_a_first_row_that_moves(void **state) {
+    (void)state;
+    run_table("");
+    remove(in_directory(directory, "calls"));
+    run_table("GROWS=yes");
+    expect_text("out/table.md", " | 2.5 | 0.17 - 1.00 |", true);
+    expect_text("out/table.md", "`-b 4 -p fp32 -r 1` | 13.0 | 7.0 | 0.0 | 1.0 | 2.0 | 3.0 | 7.0 h | 0 | 7.0 | 5.0 | "
+                "0.33 - 2.00 |", true);
+    expect_text("out/table.csv", "\"-b 4 -p fp32 -r 1\",\"\",5.000,0.571,0.333,2.000,", true);
+    expect_text("out/table.md", "2.5 to 15.0 ms, median 8.8.", true);
 }
 
 static void test_a_row_that_fails_is_shown(void **state) {
@@ -117,6 +133,7 @@ static void test_the_first_row_fails(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_medians_ratios_and_bytes, open_directory, close_directory),
+        cmocka_unit_test_setup_teardown(test_ratios_to_a_first_row_that_moves, open_directory, close_directory),
         cmocka_unit_test_setup_teardown(test_a_row_that_fails_is_shown, open_directory, close_directory),
         cmocka_unit_test_setup_teardown(test_without_failures_the_status_is_0, open_directory, close_directory),
         cmocka_unit_test_setup_teardown(test_the_first_row_fails, open_directory, close_directory),
