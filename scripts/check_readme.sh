@@ -40,7 +40,7 @@ for document in $documents; do
             grep -qE "^$target:" Makefile || wrong "$document: there is no make $target"
         done
     grep -oE '(^|[ (])--[a-z][a-z-]+' "$folder/code" | sed 's/^[ (]//' | sort -u | while IFS= read -r flag; do
-        ./train_gpt --help | grep -qE -e "$flag( |\$)" || grep -qrF -e "$flag" scripts tests Makefile ||
+        ./train_gpt --help | grep -qE -e "$flag( |\$)" || grep -qrwF -e "$flag" scripts Makefile ||
             wrong "$document: there is no flag $flag"
     done
 done
