@@ -173,8 +173,8 @@ static void bench_updates(Side *sides, int rounds) {
             Side *side = &sides[way];  // one after each way
             seconds = update_seconds(side->trainer);
             if (round >= 0) side->updates[round] = seconds;
-            side->n_read = (double)side->trainer->memory->disk.n_read;
-            side->n_written = (double)side->trainer->memory->disk.n_written;
+            side->n_read = (double)side->trainer->context.memory->disk.n_read;
+            side->n_written = (double)side->trainer->context.memory->disk.n_written;
         }
     }
     const double n = (double)(states.n_streams * states.stream_bytes), read = median(raw[READ], rounds),

@@ -238,7 +238,7 @@ static void plan_elsewhere(void *argument) {
     int n_planned = 0;
     Trainer *here = open_trainer("-i random --device cuda %s -p bf16 -r 2", MODELS[2]);
     for (size_t i = 0; i < sizeof(DEVICE_PROFILES) / sizeof(DEVICE_PROFILES[0]); i++) {
-        if (DEVICE_PROFILES[i].compute_capability != here->device->compute_capability) continue;
+        if (DEVICE_PROFILES[i].compute_capability != here->context.device->compute_capability) continue;
         Trainer *there = open_trainer("-i random --device plan:%s %s -p bf16 -r 2", DEVICE_PROFILES[i].name, MODELS[2]);
         assert_memory_equal(&run_of(here)->plan, &run_of(there)->plan, sizeof(Plan));
         close_trainer(there);
