@@ -175,8 +175,8 @@ __global__ static void __launch_bounds__(CUDA_THREADS)
 }
 
 // Where rows are too long for that, or odd: the row's own part, a row a warp; then the sums, a channel a thread.
-__global__ static void __launch_bounds__(CUDA_THREADS, 8)
-    layernorm_backward_rows_kernel(Dtype dtype, LayerNorm ln, void *dx, const void *dy, const void *x, bool add) {
+__global__ static void layernorm_backward_rows_kernel(Dtype dtype, LayerNorm ln, void *dx, const void *dy,
+                                                      const void *x, bool add) {
     const size_t r = (size_t)blockIdx.x * LAYERNORM_ROWS + threadIdx.x / WARP, C = ln.C, row = r * C;
     const size_t lane = threadIdx.x % WARP;
     if (r >= ln.rows) return;
