@@ -19,5 +19,5 @@
 int main(int argc, char **argv) {
     const Group groups[] = {ENCODER_GROUP, LAYERNORM_GROUP, RESIDUAL_GROUP, GELU_GROUP, CLASSIFIER_GROUP, MATMUL_GROUP,
                             BIAS_GROUP, ATTENTION_GROUP, NORM_GROUP, ADAMW_GROUP, DEVICE_GROUP};
-    return group_main(groups, GROUP_COUNT(groups), argc, argv);
+    return group_main(groups, sizeof(groups) / sizeof(groups[0]), argc, argv);
 }

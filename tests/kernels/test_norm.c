@@ -8,16 +8,16 @@ static const Shape NORM_SHAPES[] = {{{1}}, {{2}}, {{3}}, {{17}}, {{0}}};
 
 typedef struct {
     Buffer *sums, *gradients;
-} NormChunks;
+} NormChunksBuffers;
 
-static void call_norm_chunks(const Run *run, const Context *context) {
-    const NormChunks *x = (const NormChunks *)run->operands;
+static void call_norm_chunks(const Run *run, const Context *context, const void *operands) {
+    const NormChunksBuffers *x = (const NormChunksBuffers *)operands;
     norm_chunks(context->device, QUEUE_COMPUTE, data(x->sums), data(x->gradients), run->n[0] * NORM_CHUNK);
 }
 
 // Exactly: there is one order. Partial sum l adds the squares of elements l, l + 256, ..., then halves are added.
 static void test_norm_chunks(Run *run) {
-    NormChunks x;
+    NormChunksBuffers x;
     x.sums = made(run, "sums", MADE, IN_FP64, run->n[0], NORM_CHUNK);
     x.gradients = given(run, "gradients", IN_FP32, run->n[0] * NORM_CHUNK, 1);
     const double *g = x.gradients->given;
@@ -29,7 +29,7 @@ static void test_norm_chunks(Run *run) {
         }
         want(x.sums, i, partials[0], EXACT);
     }
-    execute(run, &x);
+    execute(run, call_norm_chunks, &x);
 }
 
 #ifndef __CUDACC__
@@ -62,12 +62,12 @@ static void test_norm_special(void **state) {
 #endif
 
 static const Operation NORM_OPERATIONS[] = {
-    {"norm_chunks", test_norm_chunks, call_norm_chunks, NORM_SHAPES, {""}, FP32_ONLY | ONE_ORDER, NULL},
-};
-#ifdef __CUDACC__
-static const Group NORM_GROUP = {NORM_OPERATIONS, GROUP_COUNT(NORM_OPERATIONS), NULL, 0};
-#else
-static const struct CMUnitTest NORM_TESTS[] = {cmocka_unit_test(test_norm_special)};
-static const Group NORM_GROUP = GROUP(NORM_OPERATIONS, NORM_TESTS);
+    {"norm_chunks", test_norm_chunks, NORM_SHAPES, {""}, FP32_ONLY | ONE_ORDER, NULL},
+    NO_MORE_OPERATIONS};
+static const struct CMUnitTest NORM_TESTS[] = {
+#ifndef __CUDACC__
+    cmocka_unit_test(test_norm_special),
 #endif
+    NO_MORE_TESTS};
+static const Group NORM_GROUP = {NORM_OPERATIONS, NORM_TESTS};
 KERNEL_MAIN(NORM_GROUP)
