@@ -3,6 +3,7 @@
 
 #include "tokens.h"
 
+#include "naive_halves.h"
 #include "naive_softmax.h"
 
 #include "../../dev/kernels/classifier.h"
@@ -71,6 +72,29 @@ static void test_classifier(Run *run) {
     if (run->variant) differences(run, &forward, x.logits->given, dlogits);
 }
 
+// losses
+static const Shape SUM_SHAPES[] = {{{1}}, {{2}}, {{100}}, {{255}}, {{256}}, {{257}}, {{1000}}, {{10000}}, {{0}}};
+
+typedef struct {
+    Buffer *sum, *losses;
+} ClassifierSumBuffers;
+
+static void call_classifier_sum(const Run *run, const Context *context, const void *operands) {
+    const ClassifierSumBuffers *x = (const ClassifierSumBuffers *)operands;
+    classifier_sum(context->device, data(x->sum), data(x->losses), run->n[0], run->variant);
+}
+
+// Exactly: there is one order. Variants: replaced, added to.
+static void test_classifier_sum(Run *run) {
+    ClassifierSumBuffers x;
+    x.sum = made(run, "sum", run->variant ? CHANGED : MADE, IN_FP64, 1, run->n[0]);
+    x.losses = given(run, "losses", IN_FP32, run->n[0], 3);
+    double partials[HALVES] = {0};
+    for (size_t i = 0; i < run->n[0]; i++) partials[i % HALVES] += x.losses->given[i];
+    want(x.sum, 0, x.sum->want[0] + naive_halves(partials), EXACT);
+    execute(run, call_classifier_sum, &x);
+}
+
 #ifndef __CUDACC__
 // Five rows whose losses and gradients are known, three that are not a number, and two without a target. Errors: those
 // of the sum's logarithm beside the largest logit, in fp32.
@@ -110,7 +134,8 @@ static void test_classifier_special(void **state) {
     }
 }
 
-static void test_classifier_sum(void **state) {
+// No losses at all, and a sum of several calls.
+static void test_classifier_sum_of_parts(void **state) {
     (void)state;
     Device device = cpu_device(1);
     static float losses[10000];
@@ -132,11 +157,12 @@ static void test_classifier_sum(void **state) {
 
 static const Operation CLASSIFIER_OPERATIONS[] = {
     {"classifier", test_classifier, CLASSIFIER_SHAPES, {"losses", "gradient"}, DIFFERENCES, NULL},
+    {"classifier_sum", test_classifier_sum, SUM_SHAPES, {"replace", "add"}, FP32_ONLY | ONE_ORDER, NULL},
     NO_MORE_OPERATIONS};
 static const struct CMUnitTest CLASSIFIER_TESTS[] = {
 #ifndef __CUDACC__
     cmocka_unit_test(test_classifier_special),
-    cmocka_unit_test(test_classifier_sum),
+    cmocka_unit_test(test_classifier_sum_of_parts),
 #endif
     NO_MORE_TESTS};
 static const Group CLASSIFIER_GROUP = {CLASSIFIER_OPERATIONS, CLASSIFIER_TESTS};
