@@ -1,7 +1,8 @@
-// test_kernels.c - every operation against its equation: the tests of all kernels (tests/kernels) in one program.
+// test_kernels.c - every operation against its equation on CUDA: the tests of all kernels (tests/kernels) in one program.
 //
-// One, since the half of it that nvcc makes takes long, and they share it; for one kernel alone, on the CPU:
-// make build/kernels/test_layernorm. An argument: the tests to run, such as 'attention_*'.
+// One, since nvcc takes half a minute for all of them together, and up to half of that for each alone. On the CPU each
+// file is a program of its own, which compiles in seconds. This one is for the emulator (build/emulated/test_kernels)
+// and for a GPU (scripts/gpu_check.sh). An argument: the tests to run, such as 'attention_*'.
 #define ALL_KERNELS
 
 #include "kernels/test_encoder.c"
