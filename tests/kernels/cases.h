@@ -18,8 +18,8 @@
 //   terms     how many are added. A chain of n additions rounds n partial sums, up and down: 0.6 u times the root of
 //             the sum of their squares is the deviation. Partial sums on the way from 0 to the result are a line and
 //             a random walk, which gives 0.34 sqrt(n) |result| + 0.37 size in whatever order; GROWTH is ten of them.
-//   u_stored  the unit roundoff of the type that the result is stored in: 2^-24, or 2^-8 for bf16, which has 8
-//             significant bits (test_bf16_rounding).
+//   u_stored  the unit roundoff of the type that the result is stored in: 2^-24, 2^-11 for fp16, or 2^-8 for bf16,
+//             which have 11 and 8 significant bits (tests/test_number.c).
 #ifndef CASES_H
 #define CASES_H
 

@@ -50,7 +50,7 @@ static size_t qkv_offset(const size_t *n, size_t row, size_t t, size_t part) {
 static double attention_rounds(const Run *run) {
     bool rounds = run->device->real == DEVICE_CUDA && run->variant == ATTENTION_FUSED && !run->c.unaligned &&
                   attention_mma_takes(run->c.dtype, run->n[3]);
-    return rounds ? U16 / U32 / GROWTH : 0;
+    return rounds ? (run->dtype == IN_FP16 ? U_FP16 : U16) / U32 / GROWTH : 0;
 }
 
 // out (rows, HS) from qkv. size: of its terms, or NULL; p: the probabilities to use (rows, T), or NULL; more: what to

@@ -90,7 +90,10 @@ static void test_classifier_sum(Run *run) {
     x.sum = made(run, "sum", run->variant ? CHANGED : MADE, IN_FP64, 1, run->n[0]);
     x.losses = given(run, "losses", IN_FP32, run->n[0], 3);
     double partials[HALVES] = {0};
-    for (size_t i = 0; i < run->n[0]; i++) partials[i % HALVES] += x.losses->given[i];
+    for (size_t i = 0; i < run->n[0]; i++) {
+        x.losses->given[i] *= exp2((double)(i % 61));  // so different that their sum is rounded: the order shows
+        partials[i % HALVES] += x.losses->given[i];
+    }
     want(x.sum, 0, x.sum->want[0] + naive_halves(partials), EXACT);
     execute(run, call_classifier_sum, &x);
 }

@@ -48,7 +48,7 @@ static void test_norm_total(Run *run) {
     x.sums = given(run, "sums", IN_FP64, run->n[0], 1);
     double total = 0;
     for (size_t i = 0; i < run->n[0]; i++) {
-        x.sums->given[i] = fabs(x.sums->given[i]) * exp2((double)(i % 61));
+        x.sums->given[i] = fabs(x.sums->given[i]) * exp2((double)(i % 61));  // their sum is rounded: the order shows
         total += x.sums->given[i];
     }
     want(x.total, 0, total, EXACT);
