@@ -299,6 +299,7 @@ static inline void execute(Run *run, Call call, const void *operands) {
         if (planned) memory_open_plan(&run->memory, device);
         if (pass == 0) {
             run->ledger = run->memory.ledger;
+            memory_close(&run->memory);
             if (device->matmul) matmul_create(device);
             if (run->c.other_way) products_by_own_kernel(device);
             memory_reserve(&run->memory, device, &run->ledger, ".", 0);
