@@ -1,4 +1,4 @@
-// test_kernels.c - every operation against its equation on CUDA: the tests of all kernels (tests/kernels) in one program.
+// test_kernels.c - every operation against its equation on CUDA: all kernels of tests/kernels in one program.
 //
 // One, since nvcc takes half a minute for all of them together, and up to half of that for each alone. On the CPU each
 // file is a program of its own, which compiles in seconds. This one is for the emulator (build/emulated/test_kernels)
