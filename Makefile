@@ -20,9 +20,12 @@ PROGRAM = train_gpt.cu
 # The CUDA half of X.h is X.cuh, which X.h includes; a .cuh without a .h is what these share.
 CUDA_HALVES = $(wildcard dev/kernels/*.cuh)
 HEADERS = $(wildcard dev/*.h dev/kernels/*.h data/*.h) $(CUDA_HALVES)
-# tests/test_X.c is the test of X; tests/properties has what is true of the whole program. Of the former, some start
-# programs or have the whole trainer in them; the others are the unit tests.
-ALL_TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out tests/test_emul% tests/test_tune.c,$(wildcard tests/test_*.c tests/properties/*.c))))
+# tests/test_X.c is the test of X, tests/kernels/test_X.c that of a kernel; tests/properties has what is true of the
+# whole program. Of the first, some start programs or have the whole trainer in them; the others are the unit tests.
+# What only CUDA has, and all kernels' tests in one program, run on the emulator and on a GPU (EMULATED_TESTS).
+CUDA_TESTS = tests/test_emul% tests/test_tune.c tests/test_kernels.c
+ALL_TESTS = $(sort $(patsubst tests/%.c,%,$(filter-out $(CUDA_TESTS), \
+    $(wildcard tests/test_*.c tests/kernels/test_*.c tests/properties/*.c))))
 PROGRAM_TESTS = test_collective test_gpu_check test_launch test_model test_onednn test_program test_ranks test_table \
     test_threads properties/%
 UNIT_TESTS = $(filter-out $(PROGRAM_TESTS),$(ALL_TESTS))
@@ -149,19 +152,19 @@ build/make_tokens: data/make_tokens.c dev/error.h | build
 data/train.bin: build/make_tokens data/make_default.sh
 	@sh data/make_default.sh build/make_tokens data
 
-# What a test includes, the compiler says (-MMD). Tests of headers need no speed: they are compiled in a second.
+# What a test includes, the compiler says (-MMD). Tests of headers need no speed: they are compiled in a second. Kernels
+# are built as the program's are.
 TEST_NEEDS = Makefile scripts/libraries.sh $(BUILD)/settings
 TEST_CFLAGS = $(CFLAGS)
 TEST = mkdir -p $(@D) && libraries=$$(sh scripts/libraries.sh $(CC) quiet) && \
 	$(CC) -std=gnu11 $(TEST_CFLAGS) -g $(NUMBERS) $(WARNINGS) $(SANITIZE) -MMD -MP -MF $@.d -MT $@ $< -o $@ $$libraries -lcmocka
-$(patsubst %,$(BUILD)/%,$(filter-out test_kernels,$(UNIT_TESTS))): TEST_CFLAGS = -O1
+$(patsubst %,$(BUILD)/%,$(filter-out kernels/%,$(UNIT_TESTS))): TEST_CFLAGS = -O1
 $(BUILD)/test_%: tests/test_%.c $(TEST_NEEDS) | build
 	@$(TEST)
 
 $(BUILD)/properties/test_%: tests/properties/test_%.c $(TEST_NEEDS) | build
 	@$(TEST)
 
-# One kernel's tests alone; test_kernels has those of all.
 $(BUILD)/kernels/test_%: tests/kernels/test_%.c $(TEST_NEEDS) | build
 	@$(TEST)
 
@@ -309,7 +312,7 @@ $(GPU_BUILD)/train_gpt: $(PROGRAM) $(HEADERS) Makefile $(BUILD)/settings | build
 $(GPU_BUILD)/bench_gpu: tests/bench_gpu.c tests/median.h $(HEADERS) Makefile $(BUILD)/settings | build
 	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt
 
-$(GPU_BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h) Makefile $(BUILD)/settings | build
+$(GPU_BUILD)/test_%: tests/test_%.c $(PROGRAM) $(HEADERS) $(wildcard tests/*.h tests/kernels/*) Makefile $(BUILD)/settings | build
 	@mkdir -p $(@D) && $(NVCC_GPU) $< -o $@ -lcublasLt -lcmocka
 
 gpu-programs: $(GPU_PROGRAMS) ## the programs that scripts/gpu_check.sh runs on a GPU

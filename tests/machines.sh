@@ -66,7 +66,8 @@ built() {
 
 # All of the CPU's device; test_onednn is on the stand-in anyway.
 properties="properties/test_memory_suffices properties/test_resume properties/test_skipped_steps"
-all="test_checkpoint test_disk test_kernels test_memory test_model test_program test_store test_threads test_update
+kernels=$(for file in tests/kernels/test_*.c; do echo "kernels/$(basename "$file" .c)"; done)
+all="$kernels test_checkpoint test_disk test_memory test_model test_program test_store test_threads test_update
     properties/test_faults properties/test_memory_flags properties/test_plan_is_run properties/test_same_bits
     $properties"
 short="test_memory test_model test_threads properties/test_memory_flags properties/test_plan_is_run"
@@ -76,13 +77,13 @@ settings() {
     cell standin-bf16 with "$standin ONEDNN_STANDIN_ISA=bf16" $all
     cell standin-avx512 with "$standin ONEDNN_STANDIN_ISA=avx512 ONEDNN_STANDIN_SEED=7" $short
     cell standin-amx with "$standin ONEDNN_STANDIN_ISA=amx ONEDNN_STANDIN_SEED=103" $short
-    cell avx2 with "DNNL_MAX_CPU_ISA=AVX2" test_kernels test_program $short
+    cell avx2 with "DNNL_MAX_CPU_ISA=AVX2" $kernels test_program $short
     cell one-thread with "OMP_NUM_THREADS=1" test_program $properties $short
     cell five-threads with "OMP_NUM_THREADS=5" test_program $properties $short
 }
 
 builds() {
-    cell x86-64-v3 built "ARCH=x86-64-v3" test_kernels test_program $short
+    cell x86-64-v3 built "ARCH=x86-64-v3" $kernels test_program $short
     cell without-onednn built "WITHOUT=onednn" $short
     cell without-openmp built "WITHOUT=openmp" test_program $short
     cell without-mpi built "WITHOUT=mpi" test_launch test_program $short

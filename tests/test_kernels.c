@@ -1,7 +1,8 @@
-// test_kernels.c - every operation against its equation: the tests of all kernels (tests/kernels) in one program.
+// test_kernels.c - every operation against its equation on CUDA: all kernels of tests/kernels in one program.
 //
-// One, since the half of it that nvcc makes takes long, and they share it; for one kernel alone, on the CPU:
-// make build/kernels/test_layernorm. An argument: the tests to run, such as 'attention_*'.
+// One, since nvcc takes half a minute for all of them together, and up to half of that for each alone. On the CPU each
+// file is a program of its own, which compiles in seconds. This one is for the emulator (build/emulated/test_kernels)
+// and for a GPU (scripts/gpu_check.sh). An argument: the tests to run, such as 'attention_*'.
 #define ALL_KERNELS
 
 #include "kernels/test_encoder.c"
@@ -19,5 +20,5 @@
 int main(int argc, char **argv) {
     const Group groups[] = {ENCODER_GROUP, LAYERNORM_GROUP, RESIDUAL_GROUP, GELU_GROUP, CLASSIFIER_GROUP, MATMUL_GROUP,
                             BIAS_GROUP, ATTENTION_GROUP, NORM_GROUP, ADAMW_GROUP, DEVICE_GROUP};
-    return group_main(groups, GROUP_COUNT(groups), argc, argv);
+    return group_main(groups, sizeof(groups) / sizeof(groups[0]), argc, argv);
 }

@@ -32,17 +32,19 @@ static void test_every_key_counts(void **state) {
 // Sixteen drawers of equal width: chi-squared of 15 degrees, 50 being beyond one in 40,000.
 static void test_uniform(void **state) {
     (void)state;
-    enum { N = 160000 };
-    double n[16] = {0}, chi = 0;
+    enum { N = 1000000 };
+    double n[16] = {0}, chi = 0, sum = 0;
     for (uint64_t i = 0; i < N; i++) {
         const double u = random_uniform(7, 11, i);
         assert_true(u >= 0);
         assert_true(u < 1);
         n[(int)(16 * u)]++;
+        sum += u;
     }
     for (int k = 0; k < 16; k++) chi += (n[k] - N / 16) * (n[k] - N / 16) / (N / 16);
     assert_true(chi < 50);
     assert_true(chi > 2);
+    assert_true(fabs(sum / N - 0.5) <= 5 * sqrt(1 / 12.0 / N));  // the deviation of a mean
 }
 
 // 10^6 pairs: moments within 5 standard deviations of those of independent normal numbers, also of neighbours.

@@ -18,8 +18,8 @@
 //   terms     how many are added. A chain of n additions rounds n partial sums, up and down: 0.6 u times the root of
 //             the sum of their squares is the deviation. Partial sums on the way from 0 to the result are a line and
 //             a random walk, which gives 0.34 sqrt(n) |result| + 0.37 size in whatever order; GROWTH is ten of them.
-//   u_stored  the unit roundoff of the type that the result is stored in: 2^-24, or 2^-8 for bf16, which has 8
-//             significant bits (test_bf16_rounding).
+//   u_stored  the unit roundoff of the type that the result is stored in: 2^-24, 2^-11 for fp16, or 2^-8 for bf16,
+//             which have 11 and 8 significant bits (tests/test_number.c).
 #ifndef CASES_H
 #define CASES_H
 
@@ -86,10 +86,9 @@ typedef struct Case Case;
 
 typedef struct {
     const char *name;
-    void (*test)(Run *run);                              // gives and makes operands, executes, says what is wanted
-    void (*call)(const Run *run, const Context *context);  // the operation, on the operands of the test
-    const Shape *shapes;                                 // the last one is all 0
-    const char *variants[MOST_VARIANTS];                 // at least one
+    void (*test)(Run *run);               // gives and makes operands, executes, says what is wanted
+    const Shape *shapes;                  // the last one is all 0
+    const char *variants[MOST_VARIANTS];  // at least one
     int flags;
     bool (*is_slow)(const Case *c);  // on CUDA: cases to leave out, since smaller ones show the same; NULL: none
 } Operation;
@@ -112,7 +111,6 @@ struct Run {
     Memory memory;
     Ledger ledger;
     Buffer buffers[MOST_BUFFERS];
-    const void *operands;  // the test's own structure of buffers, for `call`
     double *arrays[MOST_ARRAYS];
     int n_buffers, n_arrays, *n_differences;
     uint64_t drawn, hash;  // numbers drawn; hash of all that was made or changed
@@ -282,15 +280,17 @@ static inline void products_by_own_kernel(Device *device) {
 #endif
 }
 
+// Calls an operation on a test's operands: a structure of the test's own, in which the buffers have names.
+typedef void (*Call)(const Run *run, const Context *context, const void *operands);
+
 // Plans the operation, which must not touch anything, then runs it twice between guards in the slab; the results are in
-// the buffers' `got`. operands: what the operation's `call` finds them by.
-static inline void execute(Run *run, const void *operands) {
+// the buffers' `got`.
+static inline void execute(Run *run, Call call, const void *operands) {
     Device *device = run->device;
     DeviceKind kind = device->kind;
     char pattern[2 * GUARD_BYTES], now[2 * GUARD_BYTES] = {0}, *kept = NULL, *guard = NULL;
     uint64_t hash = 0;
     fill_words(pattern, sizeof(pattern), GUARD_WORD);
-    run->operands = operands;
     for (int i = 0; i < run->n_buffers; i++) buffer_build(run, &run->buffers[i]);
     for (int pass = -1; pass < 2; pass++) {
         bool planned = pass < 0;
@@ -299,6 +299,7 @@ static inline void execute(Run *run, const void *operands) {
         if (planned) memory_open_plan(&run->memory, device);
         if (pass == 0) {
             run->ledger = run->memory.ledger;
+            memory_close(&run->memory);
             if (device->matmul) matmul_create(device);
             if (run->c.other_way) products_by_own_kernel(device);
             memory_reserve(&run->memory, device, &run->ledger, ".", 0);
@@ -312,7 +313,7 @@ static inline void execute(Run *run, const void *operands) {
         device->bytes = 0;
         memory_begin(&run->memory, PHASE_SETUP);
         const Context context = {device, &run->memory, run->c.dtype};
-        run->c.operation->call(run, &context);
+        call(run, &context, operands);
         assert_int_equal(memory_mark(&run->memory, TIER_DEVICE), 1);  // the scratch is given back
         memory_end(&run->memory);
         assert_true(planned == (device->bytes > 0));
@@ -354,27 +355,33 @@ static inline void check(const Run *run, const Buffer *x) {
     }
 }
 
-// Values by name, for a naive forward: it makes out, whose gradient is dout, from in, in the file's own order.
+// A naive forward, for finite differences: it makes `out` from inputs that it finds in a structure of its own.
 typedef struct {
-    double *out, *dout, *in[4];
-} Naive;
+    void (*make)(const size_t *n, double *out, const void *inputs);
+    const void *inputs;
+    const double *dout;  // the gradient of out, n_out elements
+    size_t n_out;
+    double cost;  // operations
+} Forward;
 
-typedef void (*Forward)(const size_t *n, const Naive *x);
-
-// Differences of the sum of x->out times x->dout, by each element of x->in[which], against the naive backward and what
-// the operation made. Only in fp32 and where it takes some 10^7 operations; cost: those of one forward.
-static inline void differences(Run *run, Forward forward, const Naive *x, size_t n_out, int which,
-                               const Buffer *gradient, double cost) {
+// Differences of the sum of out times dout, by each element of `input`, against the naive backward and what the
+// operation made of the gradient. Only in fp32 and where it takes some 10^7 operations.
+static inline void differences(Run *run, const Forward *forward, double *input, const Buffer *gradient) {
     static const double OFFSETS[4] = {-2, -1, 1, 2}, WEIGHTS[4] = {1, -8, 8, -1};
-    if (!run->n_differences || run->dtype != IN_FP32 || run->c.unaligned || (double)gradient->n * cost > 2e6) return;
+    if (!run->n_differences || run->dtype != IN_FP32 || run->c.unaligned) return;
+    if ((double)gradient->n * forward->cost > 2e6) return;
+    double *out = array(run, forward->n_out);
     for (size_t i = 0; i < gradient->n; i++) {
-        double *in = &x->in[which][i], before = *in, difference = 0, tolerance = 1e-6 * (1 + gradient->size[i]);
+        const double before = input[i];
+        double difference = 0, tolerance = 1e-6 * (1 + gradient->size[i]);
         for (int k = 0; k < 4; k++) {
-            *in = before + OFFSETS[k] * DIFFERENCE;
-            forward(run->n, x);
-            for (size_t o = 0; o < n_out; o++) difference += WEIGHTS[k] / (12 * DIFFERENCE) * x->out[o] * x->dout[o];
+            input[i] = before + OFFSETS[k] * DIFFERENCE;
+            forward->make(run->n, out, forward->inputs);
+            for (size_t o = 0; o < forward->n_out; o++) {
+                difference += WEIGHTS[k] / (12 * DIFFERENCE) * out[o] * forward->dout[o];
+            }
         }
-        *in = before;
+        input[i] = before;
         if (gradient->role == CHANGED) difference += gradient->given[i];
         check_number(run, "naive against finite differences", i, gradient->want[i], difference, tolerance);
         tolerance += tolerance_of(gradient, i);
@@ -528,24 +535,38 @@ static inline void test_threads(void **state) {
 // ---------------------------------------------------------------------------------------------------------------
 // Programs
 
-// The tests of a kernel's file: its operations, and what else is to be tested.
+// The tests of a kernel's file: its operations, and what else is to be tested. Both lists end with NULL for a name.
 typedef struct {
     const Operation *operations;
-    size_t n_operations;
     const struct CMUnitTest *tests;
-    size_t n_tests;
 } Group;
 
-#define GROUP_COUNT(list) (sizeof(list) / sizeof((list)[0]))
-#define GROUP(operations, tests) {operations, GROUP_COUNT(operations), tests, GROUP_COUNT(tests)}
+#define NO_MORE_OPERATIONS {NULL, NULL, NULL, {NULL}, 0, NULL}
+#define NO_MORE_TESTS {NULL, NULL, NULL, NULL, NULL}
 
-// Adds a test of an operation, called NAME or NAME_suffix, to a list.
-static inline void group_add(struct CMUnitTest *test, const Operation *operation, const char *suffix,
-                      void (*function)(void **state)) {
-    char name[80];
-    snprintf(name, sizeof(name), "%s%s", operation->name, suffix);
-    memset(test, 0, sizeof(*test));
-    test->name = strdup(name);
+enum { MOST_TESTS = 100 };
+
+typedef struct {
+    struct CMUnitTest tests[MOST_TESTS];
+    char names[MOST_TESTS][80];
+    size_t n;
+} TestList;
+
+static inline struct CMUnitTest *list_add(TestList *list) {
+    if (list->n == MOST_TESTS) {
+        fprintf(stderr, "cases.h: more than %d tests\n", MOST_TESTS);
+        exit(1);
+    }
+    return &list->tests[list->n++];
+}
+
+// Adds a test of an operation, called by its name and a suffix.
+static inline void list_add_operation(TestList *list, const Operation *operation, const char *suffix,
+                                      void (*function)(void **state)) {
+    struct CMUnitTest *test = list_add(list);
+    char *name = list->names[test - list->tests];
+    snprintf(name, sizeof(list->names[0]), "%s%s", operation->name, suffix);
+    test->name = name;
     test->test_func = function;
     test->initial_state = (void *)(uintptr_t)operation;
 }
@@ -553,26 +574,20 @@ static inline void group_add(struct CMUnitTest *test, const Operation *operation
 // Runs the tests of all groups: every operation's cases, its bits on the CPU (CUDA) or from every number of threads,
 // and the other tests. An argument: the tests to run, such as 'attention_*'.
 static inline int group_main(const Group *groups, size_t n_groups, int argc, char **argv) {
-    enum { MOST = 256 };
-    static struct CMUnitTest tests[MOST];
-    size_t n = 0;
+    static TestList list;  // cmocka passes over the rest, which has no names
     for (const Group *g = groups; g < groups + n_groups; g++) {
-        for (const Operation *o = g->operations; o < g->operations + g->n_operations; o++) {
-            if (n + 2 > MOST) return 1;
-            group_add(&tests[n++], o, "", test_operation);
+        for (const Operation *o = g->operations; o->name; o++) {
+            list_add_operation(&list, o, "", test_operation);
 #ifdef __CUDACC__
-            if (o->flags & ONE_ORDER) group_add(&tests[n++], o, "_bits_of_the_cpu", test_bits_of_the_cpu);
+            if (o->flags & ONE_ORDER) list_add_operation(&list, o, "_bits_of_the_cpu", test_bits_of_the_cpu);
 #else
-            group_add(&tests[n++], o, "_threads", test_threads);
+            list_add_operation(&list, o, "_threads", test_threads);
 #endif
         }
-        for (size_t i = 0; i < g->n_tests; i++) {
-            if (n == MOST) return 1;
-            tests[n++] = g->tests[i];
-        }
+        for (const struct CMUnitTest *test = g->tests; test->name; test++) *list_add(&list) = *test;
     }
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    return _cmocka_run_group_tests("kernels", tests, n, NULL, NULL);
+    return cmocka_run_group_tests(list.tests, NULL, NULL);
 }
 
 // A kernel's file is a program of its own, unless test_kernels.c has all of them.

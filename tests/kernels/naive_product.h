@@ -12,18 +12,13 @@ static const Shape MATMUL_SHAPES[] = {
     {{385, 17, 256}}, {{48, 256, 255}},  {{385, 193, 7}}, {{3, 768, 1030}}, {{600, 3, 800}}, {{513, 130, 65}},
     {{1030, 9, 1030}}, {{9, 1030, 1030}}, {{1030, 1030, 9}}, {{0}}};
 
-// The operands of a product, of which each operation has some.
-typedef struct {
-    Buffer *made, *dout, *in, *weight, *bias;
-} Product;
-
 // A matrix whose element (i, j) is x[i di + j dj].
 typedef struct {
     const double *x;
     size_t di, dj;
 } NaiveMatrix;
 
-// Adds a (M,K) . b (K,N) to c (M,N), and |a| . |b| to size.
+// Adds a (M,K) . b (K,N) to c (M,N), and |a| . |b| to size, unless that is NULL.
 static inline void naive_product(double *c, double *size, size_t M, size_t N, size_t K, NaiveMatrix a, NaiveMatrix b) {
     for (size_t i = 0; i < M; i++) {
         for (size_t j = 0; j < N; j++) {
@@ -34,19 +29,28 @@ static inline void naive_product(double *c, double *size, size_t M, size_t N, si
                 absolute += fabs(product);
             }
             c[i * N + j] += sum;
-            size[i * N + j] += absolute;
+            if (size) size[i * N + j] += absolute;
         }
     }
 }
 
-// in: in, weight, bias, and for out's size
-static inline void naive_matmul(const size_t *n, const Naive *x) {
-    const NaiveMatrix in = {x->in[0], n[1], 1}, weight = {x->in[1], 1, n[1]};
-    for (size_t i = 0; i < n[0] * n[2]; i++) {
-        x->out[i] = x->in[2][i % n[2]];
-        x->in[3][i] = fabs(x->out[i]);
+typedef struct {
+    const double *in, *weight, *bias;
+} NaiveMatmul;
+
+// out = in . weight^T + bias, all in rows; size: of its terms, or NULL
+static inline void naive_matmul_sized(const size_t *n, double *out, double *size, const NaiveMatmul *x) {
+    const size_t rows = n[0], IC = n[1], OC = n[2];
+    const NaiveMatrix in = {x->in, IC, 1}, weight = {x->weight, 1, IC};
+    for (size_t i = 0; i < rows * OC; i++) {
+        out[i] = x->bias[i % OC];
+        if (size) size[i] = fabs(out[i]);
     }
-    naive_product(x->out, x->in[3], n[0], n[2], n[1], in, weight);
+    naive_product(out, size, rows, OC, IC, in, weight);
+}
+
+static inline void naive_matmul(const size_t *n, double *out, const void *inputs) {
+    naive_matmul_sized(n, out, NULL, (const NaiveMatmul *)inputs);
 }
 
 #endif

@@ -50,7 +50,7 @@ static size_t qkv_offset(const size_t *n, size_t row, size_t t, size_t part) {
 static double attention_rounds(const Run *run) {
     bool rounds = run->device->real == DEVICE_CUDA && run->variant == ATTENTION_FUSED && !run->c.unaligned &&
                   attention_mma_takes(run->c.dtype, run->n[3]);
-    return rounds ? U16 / U32 / GROWTH : 0;
+    return rounds ? (run->dtype == IN_FP16 ? U_FP16 : U16) / U32 / GROWTH : 0;
 }
 
 // out (rows, HS) from qkv. size: of its terms, or NULL; p: the probabilities to use (rows, T), or NULL; more: what to
@@ -76,9 +76,8 @@ static void naive_attention_out(const size_t *n, double *out, double *size, cons
     }
 }
 
-// in: qkv
-static void naive_attention(const size_t *n, const Naive *x) {
-    naive_attention_out(n, x->out, NULL, x->in[0], NULL, 0);
+static void naive_attention(const size_t *n, double *out, const void *qkv) {
+    naive_attention_out(n, out, NULL, (const double *)qkv, NULL, 0);
 }
 
 static Attention attention_of(const Run *run) {
@@ -111,10 +110,10 @@ static size_t attention_outputs(const size_t *n) { return n[0] * n[1] * n[2] * n
 
 typedef struct {
     Buffer *out, *saved, *qkv;
-} AttentionOperands;
+} AttentionForwardBuffers;
 
-static void call_attention_forward(const Run *run, const Context *context) {
-    const AttentionOperands *x = (const AttentionOperands *)run->operands;
+static void call_attention_forward(const Run *run, const Context *context, const void *operands) {
+    const AttentionForwardBuffers *x = (const AttentionForwardBuffers *)operands;
     const Attention attention = attention_of(run);
     attention_forward(context, &attention, data(x->out), data(x->saved), data(x->qkv));
 }
@@ -124,28 +123,28 @@ static double qkv_spread(const Run *run) { return run->n[4] ? (double)run->n[4] 
 // Variants: fused; plain, whose out has to be the product of P as it was stored.
 static void test_attention_forward(Run *run) {
     const size_t n_out = attention_outputs(run->n);
-    AttentionOperands x;
+    AttentionForwardBuffers x;
     x.out = made(run, "out", MADE, run->dtype, n_out, run->n[1]);
     x.saved = made_saved(run, MADE);
     x.qkv = given(run, "qkv", run->dtype, 3 * n_out, qkv_spread(run));
     naive_attention_saved(run, x.saved, x.qkv->given);
-    execute(run, &x);
+    execute(run, call_attention_forward, &x);
     naive_attention_out(run->n, x.out->want, x.out->size, x.qkv->given,
                         run->variant == ATTENTION_PLAIN ? x.saved->got : NULL, attention_rounds(run));
 }
 
 typedef struct {
     Buffer *dqkv, *dout, *qkv, *out, *saved;
-} AttentionBackwardOperands;
+} AttentionBackwardBuffers;
 
-static void call_attention_backward(const Run *run, const Context *context) {
-    const AttentionBackwardOperands *x = (const AttentionBackwardOperands *)run->operands;
+static void call_attention_backward(const Run *run, const Context *context, const void *operands) {
+    const AttentionBackwardBuffers *x = (const AttentionBackwardBuffers *)operands;
     const Attention attention = attention_of(run);
     attention_backward(context, &attention, data(x->dqkv), data(x->dout), data(x->qkv), data(x->out), data(x->saved));
 }
 
 // One row of the backward from the rounded inputs that the operation gets.
-static void naive_attention_backward_row(Run *run, const AttentionBackwardOperands *x, size_t row) {
+static void naive_attention_backward_row(Run *run, const AttentionBackwardBuffers *x, size_t row) {
     const size_t *n = run->n, T = n[1], HS = n[3], q = qkv_offset(n, row, row % T, 0);
     const double scale = 1 / sqrt((double)HS), *qkv = x->qkv->given, *saved = x->saved->given;
     const double *dout = x->dout->given + out_offset(n, row), *out = x->out->given + out_offset(n, row);
@@ -177,7 +176,7 @@ static void naive_attention_backward_row(Run *run, const AttentionBackwardOperan
 // Variants: fused, plain.
 static void test_attention_backward(Run *run) {
     const size_t *n = run->n, n_out = attention_outputs(n);
-    AttentionBackwardOperands x;
+    AttentionBackwardBuffers x;
     x.dqkv = made(run, "dqkv", MADE, run->dtype, 3 * n_out, n[1]);
     x.dout = given(run, "dout", run->dtype, n_out, 1);
     x.qkv = given(run, "qkv", run->dtype, 3 * n_out, qkv_spread(run));
@@ -187,9 +186,9 @@ static void test_attention_backward(Run *run) {
     for (size_t i = 0; i < n_out; i++) x.out->given[i] = element_round(run->dtype, x.out->given[i]);
     naive_attention_saved(run, x.saved, x.qkv->given);
     for (size_t row = 0; row < n[0] * n[1] * n[2]; row++) naive_attention_backward_row(run, &x, row);
-    execute(run, &x);
-    const Naive naive = {array(run, n_out), x.dout->given, {x.qkv->given}};
-    differences(run, naive_attention, &naive, n_out, 0, x.dqkv, (double)(n[1] * n_out) / 2);
+    execute(run, call_attention_backward, &x);
+    const Forward forward = {naive_attention, x.qkv->given, x.dout->given, n_out, (double)(n[1] * n_out) / 2};
+    differences(run, &forward, x.qkv->given, x.dqkv);
 }
 
 #ifdef __CUDACC__
@@ -202,7 +201,9 @@ static void test_attention_work(void **state) {
         bool is_taken[50 * 9] = {false};
         for (uint32_t block = 0, head, before = 0; block < heads * n; block++) {
             uint32_t nth = attention_mma_work(heads, group, n, block, &head);
-            assert_true(head < heads && nth < n && !is_taken[head * n + nth]);
+            assert_true(head < heads);
+            assert_true(nth < n);
+            assert_false(is_taken[head * n + nth]);
             assert_true(nth >= before || block % (group * n) == 0);
             is_taken[head * n + nth] = true;
             before = nth;
@@ -218,15 +219,15 @@ static bool attention_is_slow(const Case *c) {
 }
 
 static const Operation ATTENTION_OPERATIONS[] = {
-    {"attention_forward", test_attention_forward, call_attention_forward, ATTENTION_SHAPES, {"fused", "plain"}, 0,
+    {"attention_forward", test_attention_forward, ATTENTION_SHAPES, {"fused", "plain"}, 0,
      attention_is_slow},
-    {"attention_backward", test_attention_backward, call_attention_backward, ATTENTION_SHAPES, {"fused", "plain"},
+    {"attention_backward", test_attention_backward, ATTENTION_SHAPES, {"fused", "plain"},
      DIFFERENCES, attention_is_slow},
-};
+    NO_MORE_OPERATIONS};
+static const struct CMUnitTest ATTENTION_TESTS[] = {
 #ifdef __CUDACC__
-static const struct CMUnitTest ATTENTION_TESTS[] = {cmocka_unit_test(test_attention_work)};
-static const Group ATTENTION_GROUP = GROUP(ATTENTION_OPERATIONS, ATTENTION_TESTS);
-#else
-static const Group ATTENTION_GROUP = {ATTENTION_OPERATIONS, GROUP_COUNT(ATTENTION_OPERATIONS), NULL, 0};
+    cmocka_unit_test(test_attention_work),
 #endif
+    NO_MORE_TESTS};
+static const Group ATTENTION_GROUP = {ATTENTION_OPERATIONS, ATTENTION_TESTS};
 KERNEL_MAIN(ATTENTION_GROUP)

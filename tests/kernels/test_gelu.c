@@ -7,10 +7,9 @@
 
 static double naive_gelu_u(double x) { return 0.79788456080286535588 * (x + 0.044715 * x * x * x); }
 
-// in: x
-static void naive_gelu(const size_t *n, const Naive *x) {
-    const double *in = x->in[0];
-    for (size_t i = 0; i < n[0]; i++) x->out[i] = in[i] / (1 + exp(-2 * naive_gelu_u(in[i])));
+static void naive_gelu(const size_t *n, double *y, const void *inputs) {
+    const double *x = (const double *)inputs;
+    for (size_t i = 0; i < n[0]; i++) y[i] = x[i] / (1 + exp(-2 * naive_gelu_u(x[i])));
 }
 
 // The derivative at x, and the error of it in units of u: 1 - t^2 is as good as t, and 0 where t is rounded to 1.
@@ -33,40 +32,39 @@ static Buffer *given_gelu(Run *run) {
 
 typedef struct {
     Buffer *out, *in;
-} GeluForward;
+} GeluForwardBuffers;
 
-static void call_gelu_forward(const Run *run, const Context *context) {
-    const GeluForward *x = (const GeluForward *)run->operands;
+static void call_gelu_forward(const Run *run, const Context *context, const void *operands) {
+    const GeluForwardBuffers *x = (const GeluForwardBuffers *)operands;
     gelu_forward(context, data(x->out), data(x->in), run->n[0]);
 }
 
 static void test_gelu_forward(Run *run) {
-    GeluForward x;
+    GeluForwardBuffers x;
     x.out = made(run, "y", MADE, run->dtype, run->n[0], 1);
     x.in = given_gelu(run);
-    const Naive naive = {x.out->want, NULL, {x.in->given}};
-    naive_gelu(run->n, &naive);
+    naive_gelu(run->n, x.out->want, x.in->given);
     for (size_t i = 0; i < run->n[0]; i++) {
         // The absolute error of the exponent is exp's relative one.
         const double exponent = fmin(fabs(2 * naive_gelu_u(x.in->given[i])), 88);
         x.out->size[i] = fabs(x.out->want[i]) * (1 + exponent) + 1e-29;  // exp saturates
     }
-    execute(run, &x);
+    execute(run, call_gelu_forward, &x);
 }
 
 typedef struct {
     Buffer *dx, *dbias, *dy, *in;
-} GeluBackward;
+} GeluBackwardBuffers;
 
-static void call_gelu_backward(const Run *run, const Context *context) {
-    const GeluBackward *x = (const GeluBackward *)run->operands;
+static void call_gelu_backward(const Run *run, const Context *context, const void *operands) {
+    const GeluBackwardBuffers *x = (const GeluBackwardBuffers *)operands;
     gelu_backward(context, data(x->dx), data(x->dy), data(x->in), run->n[0]);
 }
 
 // Variants: apart; dx is dy.
 static void test_gelu_backward(Run *run) {
     const size_t n = run->n[0];
-    GeluBackward x;
+    GeluBackwardBuffers x;
     x.dx = run->variant == 0 ? made(run, "dx", MADE, run->dtype, n, 1) : NULL;
     x.dy = given_or_changed(run, "dy", run->variant == 1, n);
     if (run->variant) x.dx = x.dy;
@@ -76,13 +74,13 @@ static void test_gelu_backward(Run *run) {
         x.dy->given[i] = element_round(run->dtype, draw(run));
         want(x.dx, i, x.dy->given[i] * slope, fabs(x.dy->given[i]) * size);
     }
-    execute(run, &x);
-    const Naive naive = {array(run, n), x.dy->given, {x.in->given}};
-    if (run->variant == 0 && n < 17) differences(run, naive_gelu, &naive, n, 0, x.dx, 1);
+    execute(run, call_gelu_backward, &x);
+    const Forward forward = {naive_gelu, x.in->given, x.dy->given, n, 1};
+    if (run->variant == 0 && n < 17) differences(run, &forward, x.in->given, x.dx);
 }
 
-static void call_gelu_backward_bias(const Run *run, const Context *context) {
-    const GeluBackward *x = (const GeluBackward *)run->operands;
+static void call_gelu_backward_bias(const Run *run, const Context *context, const void *operands) {
+    const GeluBackwardBuffers *x = (const GeluBackwardBuffers *)operands;
     const size_t rows = run->n[0], C = run->n[1];
     if (run->variant < 2) {
         gelu_backward_bias(context, data(x->dx), data(x->dbias), data(x->dy), data(x->in), rows, C, run->variant == 1);
@@ -102,7 +100,7 @@ static const Shape GELU_BIAS_SHAPES[] = {{{1, 1}},    {{2, 3}},    {{31, 15}},  
 // operations.
 static void test_gelu_backward_bias(Run *run) {
     const size_t rows = run->n[0], C = run->n[1];
-    GeluBackward x;
+    GeluBackwardBuffers x;
     x.dx = x.dy = made(run, "dx", CHANGED, run->dtype, rows * C, 1);
     x.dbias = made(run, "dbias", run->variant == 1 ? CHANGED : MADE, IN_FP32, C, rows);
     x.in = given(run, "x", run->dtype, rows * C, 2);
@@ -110,23 +108,23 @@ static void test_gelu_backward_bias(Run *run) {
         double size, slope = naive_gelu_slope(x.in->given[i], &size);
         want(x.dx, i, x.dx->given[i] * slope, fabs(x.dx->given[i]) * size);
     }
-    execute(run, &x);
+    execute(run, call_gelu_backward_bias, &x);
     for (size_t i = 0; i < rows * C; i++) term(x.dbias, i % C, x.dx->got[i], fabs(x.dx->got[i]));
 }
 
 static const Operation GELU_OPERATIONS[] = {
-    {"gelu_forward", test_gelu_forward, call_gelu_forward, ELEMENT_SHAPES, {""}, ONE_ORDER, NULL},
-    {"gelu_backward", test_gelu_backward, call_gelu_backward, ELEMENT_SHAPES, {"apart", "dx is dy"},
+    {"gelu_forward", test_gelu_forward, ELEMENT_SHAPES, {""}, ONE_ORDER, NULL},
+    {"gelu_backward", test_gelu_backward, ELEMENT_SHAPES, {"apart", "dx is dy"},
      ONE_ORDER | DIFFERENCES, NULL},
-    {"gelu_backward_bias", test_gelu_backward_bias, call_gelu_backward_bias, GELU_BIAS_SHAPES,
+    {"gelu_backward_bias", test_gelu_backward_bias, GELU_BIAS_SHAPES,
      {"replace", "add", "apart"}, 0, NULL},
-};
+    NO_MORE_OPERATIONS};
 
 static void test_gelu_backward_bias_in_one_visit(void **state) {
     (void)state;
     same_bits(&GELU_OPERATIONS[2], 0, 2);
 }
 
-static const struct CMUnitTest GELU_TESTS[] = {cmocka_unit_test(test_gelu_backward_bias_in_one_visit)};
-static const Group GELU_GROUP = GROUP(GELU_OPERATIONS, GELU_TESTS);
+static const struct CMUnitTest GELU_TESTS[] = {cmocka_unit_test(test_gelu_backward_bias_in_one_visit), NO_MORE_TESTS};
+static const Group GELU_GROUP = {GELU_OPERATIONS, GELU_TESTS};
 KERNEL_MAIN(GELU_GROUP)

@@ -21,81 +21,89 @@ static Buffer *given_rows(Run *run, const char *name, size_t rows, size_t C) {
     return buffer;
 }
 
-// mean, 1 / sqrt(variance + epsilon) and mean of |x| of a row.
-static void naive_statistics(const double *x, size_t C, double *mean, double *rstd, double *absolute) {
+typedef struct {
+    double mean, rstd, absolute;  // rstd: 1 / sqrt(variance + epsilon); absolute: the mean of |x|
+} NaiveStatistics;
+
+static NaiveStatistics naive_statistics(const double *row, size_t C) {
+    NaiveStatistics s = {0, 0, 0};
     double squares = 0;
-    *mean = *absolute = 0;
     for (size_t c = 0; c < C; c++) {
-        *mean += x[c] / (double)C;
-        *absolute += fabs(x[c]) / (double)C;
+        s.mean += row[c] / (double)C;
+        s.absolute += fabs(row[c]) / (double)C;
     }
-    for (size_t c = 0; c < C; c++) squares += (x[c] - *mean) * (x[c] - *mean);
-    *rstd = 1 / sqrt(squares / (double)C + 1e-5);
+    for (size_t c = 0; c < C; c++) squares += (row[c] - s.mean) * (row[c] - s.mean);
+    s.rstd = 1 / sqrt(squares / (double)C + 1e-5);
+    return s;
 }
 
-// in: x, w, b
-static void naive_layernorm(const size_t *n, const Naive *x) {
+typedef struct {
+    const double *x, *w, *b;
+} NaiveLayerNorm;
+
+static void naive_layernorm(const size_t *n, double *y, const void *inputs) {
+    const NaiveLayerNorm *of = (const NaiveLayerNorm *)inputs;
     const size_t C = n[1];
-    const double *in = x->in[0], *w = x->in[1], *b = x->in[2];
     for (size_t r = 0; r < n[0]; r++) {
-        double mean, rstd, absolute;
-        naive_statistics(in + r * C, C, &mean, &rstd, &absolute);
-        for (size_t c = 0; c < C; c++) x->out[r * C + c] = (in[r * C + c] - mean) * rstd * w[c] + b[c];
+        const double *x = of->x + r * C;
+        const NaiveStatistics s = naive_statistics(x, C);
+        for (size_t c = 0; c < C; c++) y[r * C + c] = (x[c] - s.mean) * s.rstd * of->w[c] + of->b[c];
     }
 }
 
 typedef struct {
     Buffer *y, *x, *a, *b;       // x = a + b, or given
     Buffer *w, *bias, *mean, *rstd;
-} LayerNormForward;
+} LayerNormForwardBuffers;
 
-static LayerNorm layernorm_of(const Run *run, const LayerNormForward *x) {
+static LayerNorm layernorm_of(const Run *run, const LayerNormForwardBuffers *x) {
     const LayerNorm ln = {data(x->w), data(x->bias), data(x->mean), data(x->rstd), run->n[0], run->n[1]};
     return ln;
 }
 
-static void call_layernorm_forward(const Run *run, const Context *context) {
-    const LayerNormForward *x = (const LayerNormForward *)run->operands;
+static void call_layernorm_forward(const Run *run, const Context *context, const void *operands) {
+    const LayerNormForwardBuffers *x = (const LayerNormForwardBuffers *)operands;
     const LayerNorm ln = layernorm_of(run, x);
     if (run->variant) layernorm_recompute(context, data(x->y), data(x->x), &ln);
     else layernorm_forward(context, data(x->y), data(x->x), &ln);
 }
 
-// What mean and rstd of a row have to be.
-static void want_statistics(const LayerNormForward *x, const double *row, size_t r, size_t C, double *m, double *s,
-                            double *absolute) {
-    naive_statistics(row, C, m, s, absolute);
-    const double shift = GROWTH * U32 * *absolute * *s;  // an error of the mean adds its square to the variance
-    want(x->mean, r, *m, *absolute);
-    want(x->rstd, r, *s, *s * (2 + shift * shift / U32));
+// Says what the mean and rstd of a row have to be, and returns them.
+static NaiveStatistics want_statistics(const LayerNormForwardBuffers *x, const double *row, size_t r, size_t C) {
+    const NaiveStatistics s = naive_statistics(row, C);
+    const double shift = GROWTH * U32 * s.absolute * s.rstd;  // an error of the mean adds its square to the variance
+    want(x->mean, r, s.mean, s.absolute);
+    want(x->rstd, r, s.rstd, s.rstd * (2 + shift * shift / U32));
+    return s;
 }
 
 // Variants: forward; recompute, from the statistics that a forward left.
 static void test_layernorm_forward(Run *run) {
     const size_t rows = run->n[0], C = run->n[1];
-    LayerNormForward x = {made(run, "y", MADE, run->dtype, rows * C, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    LayerNormForwardBuffers x;
+    x.y = made(run, "y", MADE, run->dtype, rows * C, 1);
     x.mean = made(run, "mean", run->variant ? GIVEN : MADE, IN_FP32, rows, C);
     x.rstd = made(run, "rstd", run->variant ? GIVEN : MADE, IN_FP32, rows, C);
     x.x = given_rows(run, "x", rows, C);
     x.w = given(run, "w", run->dtype, C, 1);
     x.bias = given(run, "b", run->dtype, C, 1);
     const double *in = x.x->given, *w = x.w->given, *b = x.bias->given;
-    const Naive naive = {x.y->want, NULL, {x.x->given, x.w->given, x.bias->given}};
-    naive_layernorm(run->n, &naive);
+    const NaiveLayerNorm inputs = {in, w, b};
+    naive_layernorm(run->n, x.y->want, &inputs);
     for (size_t r = 0; r < rows; r++) {
-        double m, s, absolute;
-        want_statistics(&x, in + r * C, r, C, &m, &s, &absolute);
-        x.mean->given[r] = m;
-        x.rstd->given[r] = s;
+        const NaiveStatistics s = want_statistics(&x, in + r * C, r, C);
+        x.mean->given[r] = s.mean;
+        x.rstd->given[r] = s.rstd;
         for (size_t c = 0; c < C; c++) {
-            x.y->size[r * C + c] = fabs(w[c]) * s * (absolute + 4 * fabs(in[r * C + c] - m)) + fabs(b[c]);
+            const double deviation = fabs(in[r * C + c] - s.mean);
+            x.y->size[r * C + c] = fabs(w[c]) * s.rstd * (s.absolute + 4 * deviation) + fabs(b[c]);
         }
     }
-    execute(run, &x);
+    execute(run, call_layernorm_forward, &x);
 }
 
-static void call_layernorm_residual(const Run *run, const Context *context) {
-    const LayerNormForward *x = (const LayerNormForward *)run->operands;
+static void call_layernorm_residual(const Run *run, const Context *context, const void *operands) {
+    const LayerNormForwardBuffers *x = (const LayerNormForwardBuffers *)operands;
     const LayerNorm ln = layernorm_of(run, x);
     if (run->variant != 1) {
         layernorm_forward_residual(context, data(x->y), data(x->x), data(x->a), data(x->b), &ln);
@@ -109,7 +117,7 @@ static void call_layernorm_residual(const Run *run, const Context *context) {
 static void test_layernorm_residual(Run *run) {
     const size_t rows = run->n[0], C = run->n[1];
     const bool in_place = run->variant == 2;
-    LayerNormForward x;
+    LayerNormForwardBuffers x;
     x.y = made(run, "y", MADE, run->dtype, rows * C, 1);
     x.mean = made(run, "mean", MADE, IN_FP32, rows, C);
     x.rstd = made(run, "rstd", MADE, IN_FP32, rows, C);
@@ -126,22 +134,22 @@ static void test_layernorm_residual(Run *run) {
     }
     for (size_t r = 0; r < rows; r++) {
         const double *sum = x.x->want + r * C;
-        double m, s, absolute;
-        want_statistics(&x, sum, r, C, &m, &s, &absolute);
+        const NaiveStatistics s = want_statistics(&x, sum, r, C);
         for (size_t c = 0; c < C; c++) {
-            const double d = sum[c] - m;
-            want(x.y, r * C + c, d * s * w[c] + bias[c], fabs(w[c]) * s * (absolute + 4 * fabs(d)) + fabs(bias[c]));
+            const double d = sum[c] - s.mean;
+            want(x.y, r * C + c, d * s.rstd * w[c] + bias[c],
+                 fabs(w[c]) * s.rstd * (s.absolute + 4 * fabs(d)) + fabs(bias[c]));
         }
     }
-    execute(run, &x);
+    execute(run, call_layernorm_residual, &x);
 }
 
 typedef struct {
     Buffer *dx, *dw, *db, *dy, *x, *mean, *rstd, *w;
-} LayerNormBackward;
+} LayerNormBackwardBuffers;
 
-static void call_layernorm_backward(const Run *run, const Context *context) {
-    const LayerNormBackward *x = (const LayerNormBackward *)run->operands;
+static void call_layernorm_backward(const Run *run, const Context *context, const void *operands) {
+    const LayerNormBackwardBuffers *x = (const LayerNormBackwardBuffers *)operands;
     const LayerNorm ln = {data(x->w), NULL, data(x->mean), data(x->rstd), run->n[0], run->n[1]};
     const LayerNormGradients gradients = {data(x->dw), data(x->db), run->variant == 2};
     layernorm_backward(context, data(x->dx), &gradients, data(x->dy), data(x->x), &ln, run->variant > 0);
@@ -150,7 +158,7 @@ static void call_layernorm_backward(const Run *run, const Context *context) {
 // Variants: all replaced; dx added to; dx, dw and db added to.
 static void test_layernorm_backward(Run *run) {
     const size_t rows = run->n[0], C = run->n[1];
-    LayerNormBackward x;
+    LayerNormBackwardBuffers x;
     x.dx = made(run, "dx", run->variant ? CHANGED : MADE, run->dtype, rows * C, 1);
     x.dw = made(run, "dw", run->variant == 2 ? CHANGED : MADE, IN_FP32, C, rows);
     x.db = made(run, "db", run->variant == 2 ? CHANGED : MADE, IN_FP32, C, rows);
@@ -161,10 +169,11 @@ static void test_layernorm_backward(Run *run) {
     x.w = given(run, "w", run->dtype, C, 1);
     for (size_t r = 0; r < rows; r++) {
         const double *dy = x.dy->given + r * C, *in = x.x->given + r * C, *w = x.w->given;
-        double sum = 0, sum_n = 0, size = 0, size_n = 0, mean, rstd, absolute;
-        naive_statistics(in, C, &mean, &rstd, &absolute);
-        x.mean->given[r] = mean = element_round(IN_FP32, mean);
-        x.rstd->given[r] = rstd = element_round(IN_FP32, rstd);
+        double sum = 0, sum_n = 0, size = 0, size_n = 0;
+        const NaiveStatistics s = naive_statistics(in, C);
+        const double mean = element_round(IN_FP32, s.mean), rstd = element_round(IN_FP32, s.rstd);
+        x.mean->given[r] = mean;
+        x.rstd->given[r] = rstd;
         for (size_t c = 0; c < C; c++) {
             double dn = dy[c] * w[c] / (double)C, normal = (in[c] - mean) * rstd;
             sum += dn;
@@ -181,21 +190,23 @@ static void test_layernorm_backward(Run *run) {
                      rstd * rstd * fabs(mean) * (size_n + fabs(normal) * size));
         }
     }
-    execute(run, &x);
-    const Naive naive = {array(run, rows * C), x.dy->given, {x.x->given, x.w->given, array(run, C)}};
-    differences(run, naive_layernorm, &naive, rows * C, 0, x.dx, (double)(rows * C));
-    differences(run, naive_layernorm, &naive, rows * C, 1, x.dw, (double)(rows * C));
-    differences(run, naive_layernorm, &naive, rows * C, 2, x.db, (double)(rows * C));
+    execute(run, call_layernorm_backward, &x);
+    double *b = array(run, C);
+    const NaiveLayerNorm inputs = {x.x->given, x.w->given, b};
+    const Forward forward = {naive_layernorm, &inputs, x.dy->given, rows * C, (double)(rows * C)};
+    differences(run, &forward, x.x->given, x.dx);
+    differences(run, &forward, x.w->given, x.dw);
+    differences(run, &forward, b, x.db);
 }
 
 static const Operation LAYERNORM_OPERATIONS[] = {
-    {"layernorm_forward", test_layernorm_forward, call_layernorm_forward, LAYERNORM_SHAPES, {"", "recompute"}, 0,
+    {"layernorm_forward", test_layernorm_forward, LAYERNORM_SHAPES, {"", "recompute"}, 0,
      NULL},
-    {"layernorm_residual", test_layernorm_residual, call_layernorm_residual, LAYERNORM_SHAPES,
+    {"layernorm_residual", test_layernorm_residual, LAYERNORM_SHAPES,
      {"", "apart", "sum is b"}, 0, NULL},
-    {"layernorm_backward", test_layernorm_backward, call_layernorm_backward, LAYERNORM_SHAPES,
+    {"layernorm_backward", test_layernorm_backward, LAYERNORM_SHAPES,
      {"replace", "add dx", "add"}, DIFFERENCES, NULL},
-};
+    NO_MORE_OPERATIONS};
 
 static void test_layernorm_residual_in_one_visit(void **state) {
     (void)state;
@@ -222,7 +233,6 @@ static void test_layernorm_recompute(void **state) {
         assert_memory_equal(y[0], y[1], ROWS * C * number_size(dtype));
     }
 }
-
 #endif
 
 static const struct CMUnitTest LAYERNORM_TESTS[] = {
@@ -230,6 +240,6 @@ static const struct CMUnitTest LAYERNORM_TESTS[] = {
 #ifndef __CUDACC__
     cmocka_unit_test(test_layernorm_recompute),
 #endif
-};
-static const Group LAYERNORM_GROUP = GROUP(LAYERNORM_OPERATIONS, LAYERNORM_TESTS);
+    NO_MORE_TESTS};
+static const Group LAYERNORM_GROUP = {LAYERNORM_OPERATIONS, LAYERNORM_TESTS};
 KERNEL_MAIN(LAYERNORM_GROUP)

@@ -1,35 +1,58 @@
-// test_norm.c - kernels/norm.h: the sum of the squares of gradients.
+// test_norm.c - kernels/norm.h: the sum of the squares of gradients, by chunks and of all.
 #include "cases.h"
+
+#include "naive_halves.h"
 
 #include "../../dev/kernels/norm.h"
 
 // chunks
 static const Shape NORM_SHAPES[] = {{{1}}, {{2}}, {{3}}, {{17}}, {{0}}};
+static const Shape NORM_TOTAL_SHAPES[] = {{{1}}, {{2}}, {{17}}, {{255}}, {{256}}, {{257}}, {{1000}}, {{0}}};
 
 typedef struct {
     Buffer *sums, *gradients;
-} NormChunks;
+} NormChunksBuffers;
 
-static void call_norm_chunks(const Run *run, const Context *context) {
-    const NormChunks *x = (const NormChunks *)run->operands;
+static void call_norm_chunks(const Run *run, const Context *context, const void *operands) {
+    const NormChunksBuffers *x = (const NormChunksBuffers *)operands;
     norm_chunks(context->device, QUEUE_COMPUTE, data(x->sums), data(x->gradients), run->n[0] * NORM_CHUNK);
 }
 
-// Exactly: there is one order. Partial sum l adds the squares of elements l, l + 256, ..., then halves are added.
+// Exactly: there is one order.
 static void test_norm_chunks(Run *run) {
-    NormChunks x;
+    NormChunksBuffers x;
     x.sums = made(run, "sums", MADE, IN_FP64, run->n[0], NORM_CHUNK);
     x.gradients = given(run, "gradients", IN_FP32, run->n[0] * NORM_CHUNK, 1);
     const double *g = x.gradients->given;
     for (size_t i = 0; i < run->n[0]; i++, g += NORM_CHUNK) {
-        double partials[256] = {0};
-        for (size_t e = 0; e < NORM_CHUNK; e++) partials[e % 256] = fma(g[e], g[e], partials[e % 256]);
-        for (size_t width = 128; width > 0; width /= 2) {
-            for (size_t l = 0; l < width; l++) partials[l] += partials[l + width];
-        }
-        want(x.sums, i, partials[0], EXACT);
+        double partials[HALVES] = {0};
+        for (size_t e = 0; e < NORM_CHUNK; e++) partials[e % HALVES] = fma(g[e], g[e], partials[e % HALVES]);
+        want(x.sums, i, naive_halves(partials), EXACT);
     }
-    execute(run, &x);
+    execute(run, call_norm_chunks, &x);
+}
+
+typedef struct {
+    Buffer *total, *sums;
+} NormTotalBuffers;
+
+static void call_norm_total(const Run *run, const Context *context, const void *operands) {
+    const NormTotalBuffers *x = (const NormTotalBuffers *)operands;
+    norm_total(context->device, data(x->total), data(x->sums), run->n[0]);
+}
+
+// Exactly: in the order of the chunks.
+static void test_norm_total(Run *run) {
+    NormTotalBuffers x;
+    x.total = made(run, "total", MADE, IN_FP64, 1, run->n[0]);
+    x.sums = given(run, "sums", IN_FP64, run->n[0], 1);
+    double total = 0;
+    for (size_t i = 0; i < run->n[0]; i++) {
+        x.sums->given[i] = fabs(x.sums->given[i]) * exp2((double)(i % 61));  // their sum is rounded: the order shows
+        total += x.sums->given[i];
+    }
+    want(x.total, 0, total, EXACT);
+    execute(run, call_norm_total, &x);
 }
 
 #ifndef __CUDACC__
@@ -62,12 +85,13 @@ static void test_norm_special(void **state) {
 #endif
 
 static const Operation NORM_OPERATIONS[] = {
-    {"norm_chunks", test_norm_chunks, call_norm_chunks, NORM_SHAPES, {""}, FP32_ONLY | ONE_ORDER, NULL},
-};
-#ifdef __CUDACC__
-static const Group NORM_GROUP = {NORM_OPERATIONS, GROUP_COUNT(NORM_OPERATIONS), NULL, 0};
-#else
-static const struct CMUnitTest NORM_TESTS[] = {cmocka_unit_test(test_norm_special)};
-static const Group NORM_GROUP = GROUP(NORM_OPERATIONS, NORM_TESTS);
+    {"norm_chunks", test_norm_chunks, NORM_SHAPES, {""}, FP32_ONLY | ONE_ORDER, NULL},
+    {"norm_total", test_norm_total, NORM_TOTAL_SHAPES, {""}, FP32_ONLY | ONE_ORDER, NULL},
+    NO_MORE_OPERATIONS};
+static const struct CMUnitTest NORM_TESTS[] = {
+#ifndef __CUDACC__
+    cmocka_unit_test(test_norm_special),
 #endif
+    NO_MORE_TESTS};
+static const Group NORM_GROUP = {NORM_OPERATIONS, NORM_TESTS};
 KERNEL_MAIN(NORM_GROUP)

@@ -7,17 +7,17 @@
 
 typedef struct {
     Buffer *out, *a, *b;
-} Residual;
+} ResidualBuffers;
 
-static void call_residual_forward(const Run *run, const Context *context) {
-    const Residual *x = (const Residual *)run->operands;
+static void call_residual_forward(const Run *run, const Context *context, const void *operands) {
+    const ResidualBuffers *x = (const ResidualBuffers *)operands;
     residual_forward(context, data(x->out), data(x->a), data(x->b), run->n[0]);
 }
 
 // Variants: apart; out is a; out is b.
 static void test_residual_forward(Run *run) {
     const size_t n = run->n[0];
-    Residual x;
+    ResidualBuffers x;
     x.out = run->variant == 0 ? made(run, "out", MADE, run->dtype, n, 1) : NULL;
     x.a = given_or_changed(run, "a", run->variant == 1, n);
     x.b = given_or_changed(run, "b", run->variant == 2, n);
@@ -28,12 +28,13 @@ static void test_residual_forward(Run *run) {
         x.b->given[i] = element_round(run->dtype, b);
         want(x.out, i, x.a->given[i] + x.b->given[i], fabs(x.a->given[i] + x.b->given[i]));
     }
-    execute(run, &x);
+    execute(run, call_residual_forward, &x);
 }
 
 static const Operation RESIDUAL_OPERATIONS[] = {
-    {"residual_forward", test_residual_forward, call_residual_forward, ELEMENT_SHAPES,
+    {"residual_forward", test_residual_forward, ELEMENT_SHAPES,
      {"apart", "out is a", "out is b"}, ONE_ORDER, NULL},
-};
-static const Group RESIDUAL_GROUP = {RESIDUAL_OPERATIONS, GROUP_COUNT(RESIDUAL_OPERATIONS), NULL, 0};
+    NO_MORE_OPERATIONS};
+static const struct CMUnitTest RESIDUAL_TESTS[] = {NO_MORE_TESTS};
+static const Group RESIDUAL_GROUP = {RESIDUAL_OPERATIONS, RESIDUAL_TESTS};
 KERNEL_MAIN(RESIDUAL_GROUP)
