@@ -224,7 +224,7 @@ check-readme: train_gpt data ## the README and the lessons are true: files, targ
 
 # What the test programs call.
 TEST_TOOLS = build/make_tokens build/interpose.so
-TEST_PROGRAMS = train_gpt data $(ONEDNN_PROGRAMS)
+TEST_PROGRAMS = train_gpt data build/bench build/bench_offload $(ONEDNN_PROGRAMS)
 NEEDED = $(if $(RUN)$(SANITIZE),,$(TEST_PROGRAMS) $(EMULATED_BENCH))
 test: $(TEST_TOOLS) $(NEEDED) $(RUN_TESTS:%=$(BUILD)/%) ## runs all tests (RUN=valgrind: the unit tests)
 	@$(if $(NVCC),,echo "skipped, as there is no nvcc: $(EMULATED_TESTS)")
