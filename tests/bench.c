@@ -29,8 +29,10 @@ static double exponential_seconds(void) {
                 for (int i = 0; i < NUMBER_BLOCK; i++) x[i] = number_exp(-x[i]);
             }
             if (x[5] == 7.0f) puts("");  // x is used
+#ifdef _OPENMP
 #pragma omp single
             threads = omp_get_num_threads();
+#endif
         }
         seconds[trial] = device_seconds() - start;
     }
@@ -387,12 +389,22 @@ static void set_threads(int n) {
     char text[16];
     snprintf(text, sizeof(text), "%d", n);
     setenv("OMP_NUM_THREADS", text, 1);
+#ifdef _OPENMP
     omp_set_num_threads(n);
+#endif
+}
+
+static int all_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
 }
 
 // Steps of several configurations in turns; medians, and ratios to the first.
 static void bench_rivals(int rounds, const Rival *rivals, int n) {
-    const int all = omp_get_max_threads();
+    const int all = all_threads();
     Trainer *trainers[RIVALS_MOST];
     double seconds[RIVALS_MOST][SAMPLES_MOST], first = 0;
     StepRow row;
