@@ -219,6 +219,8 @@ static void test_ranks_share_processors(void **state) {
 static void check_a_team(void *argument) {
 #ifdef _OPENMP
     omp_set_num_threads(*(int *)argument);
+#else
+    (void)argument;
 #endif
     threads_check(2);
 }
