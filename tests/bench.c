@@ -137,25 +137,26 @@ static void product_run_packed(Matmul *matmul, Product *p) {
 #endif
 
 // One sample of each way.
-static void product_sample(Trainer *m, Product *p, float *tiles) {
+static void product_sample(Trainer *trainer, Product *p, float *tiles) {
     if (p->n == SAMPLES_MOST) return;
     double t0 = device_seconds();
-    MatmulEntry *entry = matmul_find(m->context.device, &p->shape);
+    MatmulEntry *entry = matmul_find(trainer->context.device, &p->shape);
     if (entry->tiled) {
-        matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->context.device->threads);
+        matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, trainer->context.device->threads);
     } else {
 #if USE_ONEDNN
-        matmul_onednn_cpu(&m->context.device->matmul->library, &entry->onednn, false, p->c, p->a, p->b, NULL, tiles);
+        MatmulLibrary *library = &trainer->context.device->matmul->library;
+        matmul_onednn_cpu(library, &entry->onednn, false, p->c, p->a, p->b, NULL, tiles);
 #endif
     }
     double t1 = device_seconds();
     p->plain_seconds[p->n] = t1 - t0;
 #if USE_ONEDNN
-    if (p->has_packed) product_run_packed(m->context.device->matmul, p);
+    if (p->has_packed) product_run_packed(trainer->context.device->matmul, p);
 #endif
     double t2 = device_seconds();
     p->packed_seconds[p->n] = p->has_packed ? t2 - t1 : 1e9;
-    if (!entry->tiled) matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, m->context.device->threads);
+    if (!entry->tiled) matmul_tiled_cpu(&p->shape, p->c, p->a, p->b, NULL, tiles, trainer->context.device->threads);
     p->tiled_seconds[p->n] = entry->tiled ? t1 - t0 : device_seconds() - t2;
     p->n++;
 }
@@ -200,11 +201,11 @@ static void operation_end(Operations *all, int i, const char *name, double count
 }
 
 // One sample of every operation that is not a product, on a layer's buffers, as the step runs them.
-static void operations_sample(Trainer *m, Operations *all) {
-    const Config *c = &m->config;
-    const Context *context = &m->context;
+static void operations_sample(Trainer *trainer, Operations *all) {
+    const Config *c = &trainer->config;
+    const Context *context = &trainer->context;
     Memory *memory = context->memory;
-    Store *store = &m->store;
+    Store *store = &trainer->store;
     Dtype dtype = c->dtype;
     size_t B = c->B, T = c->T, C = c->shape.C, rows = B * T, size = number_size(dtype),
            mark = memory_mark(memory, TIER_DEVICE);
@@ -213,9 +214,9 @@ static void operations_sample(Trainer *m, Operations *all) {
     double pairs = 0.5 * (double)(rows * c->shape.NH) * (double)(T + 1);  // of a query and a key
     Layer a;
     memory_begin(memory, PHASE_FORWARD);  // abandoned at the end
-    batch_train(&m->batch, 0, 0);
+    batch_train(&trainer->batch, 0, 0);
     void *x = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "x");
-    layer_take(m, &a, B, T, LEVEL_BLOCKS, false);
+    layer_take(trainer, &a, B, T, LEVEL_BLOCKS, false);
     void *dqkv = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * 3 * C * size, "dqkv");
     void *dout = memory_push(memory, TIER_DEVICE, KIND_SCRATCH, rows * C * size, "dout");
     const LayerWeights w = tensor_layer_weights(store, 0);
@@ -224,9 +225,9 @@ static void operations_sample(Trainer *m, Operations *all) {
     const LayerNorm ln2 = {w.ln1w, w.ln1b, a.ln2_mean, a.ln2_rstd, rows, C};
     const LayerNormGradients dln1 = {g.ln1w, g.ln1b, false};
     const Attention attention = layer_attention(c, B, T);
-    encoder_forward(context, x, m->batch.tokens, tensor_weights(store, 0, TENSOR_WTE),
+    encoder_forward(context, x, trainer->batch.tokens, tensor_weights(store, 0, TENSOR_WTE),
                     tensor_weights(store, 0, TENSOR_WPE), B, T, C);
-    layer_forward_to_gelu(m, 0, B, T, x, &a);
+    layer_forward_to_gelu(trainer, 0, B, T, x, &a);
     memcpy(dout, a.ln2, rows * C * size);
     int i = 0;
     operation_start();
@@ -257,7 +258,7 @@ static void operations_sample(Trainer *m, Operations *all) {
     const size_t chunk = size_ceil_div(rows, c->head_chunks);
     void *logits = memory_push(memory, TIER_DEVICE, KIND_LOGITS, chunk * c->shape.Vp * size, "logits");
     memset(logits, 0, chunk * c->shape.Vp * size);
-    const Classifier head = {m->batch.losses, logits, m->batch.targets, chunk, c->shape.V, c->shape.Vp};
+    const Classifier head = {trainer->batch.losses, logits, trainer->batch.targets, chunk, c->shape.V, c->shape.Vp};
     operation_start();
     classifier_forward_backward(context, &head, 1e-3f);
     operation_end(all, i++, "classifier", micro * (double)c->head_chunks,
@@ -267,7 +268,7 @@ static void operations_sample(Trainer *m, Operations *all) {
         store_note_norm(store, QUEUE_COMPUTE, block, 0, store_gradients(store, block),
                         store_layout(store, block)->n_elements);
     }
-    update_norm(store, m->results + RESULT_NORM);
+    update_norm(store, trainer->results + RESULT_NORM);
     operation_end(all, i++, "norm", 1, 4.0 * (double)store->n_elements, 0, 0);
     AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
     operation_start();
@@ -281,43 +282,44 @@ static void operations_sample(Trainer *m, Operations *all) {
 // One configuration
 
 static void bench(int details, int samples, const char *line) {
-    Trainer *m = bench_open(line);
+    Trainer *trainer = bench_open(line);
     Product *products = (Product *)calloc(16, sizeof(Product));
-    int n_products = products_of_step(&m->config, products);
+    int n_products = products_of_step(&trainer->config, products);
     size_t tiles_bytes = 0;
     for (int i = 0; i < n_products; i++) {
         Product *p = &products[i];
         p->a = product_memory(p->shape.M * p->shape.K * number_size(p->shape.a_dtype));
         p->b = product_memory(p->shape.K * p->shape.N * number_size(p->shape.b_dtype));
         p->c = product_memory(p->shape.M * p->shape.N * number_size(p->shape.c_dtype));
-        tiles_bytes = size_max(tiles_bytes, matmul_find(m->context.device, &p->shape)->scratchpad);
-        tiles_bytes = size_max(tiles_bytes, matmul_tiled_floats(&p->shape, m->context.device->threads) * sizeof(float));
+        Device *device = trainer->context.device;
+        tiles_bytes = size_max(tiles_bytes, matmul_find(device, &p->shape)->scratchpad);
+        tiles_bytes = size_max(tiles_bytes, matmul_tiled_floats(&p->shape, device->threads) * sizeof(float));
 #if USE_ONEDNN
-        product_pack(m->context.device->matmul, p);
+        product_pack(trainer->context.device->matmul, p);
 #endif
     }
     float *tiles = (float *)product_memory(tiles_bytes);
-    start_trainer(m);
+    start_trainer(trainer);
     Operations operations;
     memset(&operations, 0, sizeof(operations));
     Copy copies;
     copy_open(&copies);
     double exponential = exponential_seconds(), steps[SAMPLES_MOST];
     StepRow row;
-    train_step(m, &row);
+    train_step(trainer, &row);
     for (int i = 0; i < samples; i++) {
         double start = device_seconds();
-        train_step(m, &row);
+        train_step(trainer, &row);
         steps[i] = device_seconds() - start;
-        for (int j = 0; j < n_products; j++) product_sample(m, &products[j], tiles);
+        for (int j = 0; j < n_products; j++) product_sample(trainer, &products[j], tiles);
         copy_sample(&copies);
-        if (details) operations_sample(m, &operations);
+        if (details) operations_sample(trainer, &operations);
     }
     const double copy = copy_bandwidth(&copies, 1), plain_copy = copy_bandwidth(&copies, 0);
     free(copies.from);
     free(copies.to);
     double step = median(steps, samples), ideal_matmul = 0, plain_matmul = 0, flops = 0,
-           micro = (double)m->config.micro_batches;
+           micro = (double)trainer->config.micro_batches;
     for (int j = 0; j < n_products; j++) {
         double plain, best = product_ideal(&products[j], &plain);
         const MatmulShape *s = &products[j].shape;
@@ -330,7 +332,7 @@ static void bench(int details, int samples, const char *line) {
         plain_matmul += count * plain;
         flops += count * f;
     }
-    double adamw_bytes = (28.0 + (m->config.dtype == FP32 ? 0 : 2)) * (double)m->store.n_elements;
+    double adamw_bytes = (28.0 + (trainer->config.dtype == FP32 ? 0 : 2)) * (double)trainer->store.n_elements;
     double ideal = ideal_matmul + adamw_bytes / copy, parts = plain_matmul;
     if (details) {
         printf("    %-28s %8s %8s %7s %8s\n", "operation", "ms/step", "GB/s", "% copy", "% bound");
@@ -346,10 +348,10 @@ static void bench(int details, int samples, const char *line) {
         printf("    %-28s %8.1f   (all products as the trainer runs them)\n", "matmul", 1e3 * plain_matmul);
         printf("    %-28s %8.1f\n", "sum of the parts", 1e3 * parts);
     }
-    size_t tokens = m->config.B * m->config.T * m->config.micro_batches;
+    size_t tokens = trainer->config.B * trainer->config.T * trainer->config.micro_batches;
     printf("| `%s` | %.1f | %.1f | %.1f | %.1f | %.0f %% | %.1f | %.0f |\n", line, 1e-9 * flops / ideal_matmul,
            1e-9 * copy, 1e3 * ideal, 1e3 * step, 100 * ideal / step, (double)tokens / step,
-           size_mib(ledger_peak(&run_of(m)->plan.ledger, TIER_DEVICE)));
+           size_mib(ledger_peak(&run_of(trainer)->plan.ledger, TIER_DEVICE)));
     fflush(stdout);
     for (int i = 0; i < n_products; i++) {
         Product *p = &products[i];
@@ -371,7 +373,7 @@ static void bench(int details, int samples, const char *line) {
     }
     free(tiles);
     free(products);
-    close_trainer(m);
+    close_trainer(trainer);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -30,31 +30,32 @@ typedef struct {
 static const int MICRO_BATCHES[2] = {1, 8};
 
 // Seconds of one update, as the step does it, with the gradients that are there.
-static double update_seconds(Trainer *m) {
-    memory_begin(m->context.memory, PHASE_UPDATE);
+static double update_seconds(Trainer *trainer) {
+    memory_begin(trainer->context.memory, PHASE_UPDATE);
     AdamW update = adamw_step(1e-5f, 0.1f, 10, 1.0f, true);
-    m->context.memory->disk.n_read = m->context.memory->disk.n_written = 0;
+    trainer->context.memory->disk.n_read = trainer->context.memory->disk.n_written = 0;
     double start = device_seconds();
-    update_blocks(&m->store, &update);
+    update_blocks(&trainer->store, &update);
     double seconds = device_seconds() - start;
-    memory_abandon(m->context.memory);
+    memory_abandon(trainer->context.memory);
     return seconds;
 }
 
 // One step, like train_step(); *update: the seconds from the last backward's end on.
-static double step_seconds(Trainer *m, int micro_batches, double *update) {
+static double step_seconds(Trainer *trainer, int micro_batches, double *update) {
     StepRow row;
     memset(&row, 0, sizeof(row));
-    m->config.micro_batches = (size_t)micro_batches;
+    trainer->config.micro_batches = (size_t)micro_batches;
     double start = device_seconds();
     for (int i = 0; i < micro_batches; i++) {
-        batch_train(&m->batch, m->step, (size_t)i);
-        train_micro_batch(m, 1.0f / (float)(config_tokens(&m->config, m->ranks->size)), i == 0, i + 1 == micro_batches);
+        batch_train(&trainer->batch, trainer->step, (size_t)i);
+        const float scale = 1.0f / (float)config_tokens(&trainer->config, trainer->ranks->size);
+        train_micro_batch(trainer, scale, i == 0, i + 1 == micro_batches);
     }
     double middle = device_seconds();
-    train_update(m, &row);
-    m->step++;
-    m->updates++;
+    train_update(trainer, &row);
+    trainer->step++;
+    trainer->updates++;
     *update = device_seconds() - middle;
     return device_seconds() - start;
 }
@@ -125,18 +126,18 @@ static void bench_adamw(int rounds) {
     printf("| AdamW in place | MiB read and written | ms (%d) | GB/s | a copy's, plain and past the caches | share |\n"
            "|---|---|---|---|---|---|\n", rounds);
     for (int i = 0; i < 2; i++) {
-        Trainer *m = bench_open(lines[i]);
+        Trainer *trainer = bench_open(lines[i]);
         StepRow row;
         Copy copy;
         double seconds[SAMPLES_MOST];
-        start_trainer(m);
-        train_step(m, &row);
+        start_trainer(trainer);
+        train_step(trainer, &row);
         copy_open(&copy);
         for (int round = 0; round < rounds; round++) {
-            seconds[round] = update_seconds(m);
+            seconds[round] = update_seconds(trainer);
             copy_sample(&copy);
         }
-        double bytes = (28.0 + (m->config.dtype == FP32 ? 0 : 2)) * (double)m->store.n_elements;
+        double bytes = (28.0 + (trainer->config.dtype == FP32 ? 0 : 2)) * (double)trainer->store.n_elements;
         double rate = bytes / median(seconds, rounds);
         double plain = copy_bandwidth(&copy, 0), past = copy_bandwidth(&copy, 1);
         printf("| `%s` | %.0f | %.1f | %.1f | %.1f, %.1f | %.0f %% |\n", lines[i], bytes / (1 << 20),
@@ -144,7 +145,7 @@ static void bench_adamw(int rounds) {
         fflush(stdout);
         free(copy.from);
         free(copy.to);
-        close_trainer(m);
+        close_trainer(trainer);
     }
 }
 

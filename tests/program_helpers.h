@@ -4,7 +4,7 @@
 
 #include "test_helpers.h"
 
-// Starts ranks of one thread each: LAUNCH " 2 ./train_gpt ..."
+// Starts ranks of one thread each, so that the threads are as many for any number of ranks: LAUNCH " 2 ./train_gpt ..."
 #define LAUNCH "OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 scripts/launch.sh"
 // For a program among several ranks: mpirun itself must not be interposed.
 #define INTERPOSED "env LD_PRELOAD=build/interpose.so"
@@ -52,9 +52,10 @@ static inline void assert_says_once(const char *output, const char *words) {
     if (count_words(output, words) != 1) fail_msg("'%s' is not once in: %s", words, output);
 }
 
-// Whether ./train_gpt can be started as several ranks.
-static inline bool programs_have_ranks(void) {
-    return system("command -v mpirun >/dev/null && sh scripts/libraries.sh gcc quiet | grep -q USE_MPI") == 0;
+// Skips the test where ./train_gpt can't be started as several ranks.
+static inline void need_program_ranks(void) {
+    if (system("command -v mpirun >/dev/null") != 0) SKIP_AS("there is no mpirun");
+    if (system("sh scripts/libraries.sh gcc quiet | grep -q USE_MPI") != 0) SKIP_AS("train_gpt was built without MPI");
 }
 
 // The k-th comma-separated field of a line, as text.

@@ -10,11 +10,13 @@
 #pragma GCC diagnostic pop
 
 // The run that a trainer is part of.
-static inline Run *run_of(const Trainer *m) { return (Run *)(void *)((char *)(uintptr_t)m - offsetof(Run, trainer)); }
+static inline Run *run_of(const Trainer *trainer) {
+    return (Run *)(void *)((char *)(uintptr_t)trainer - offsetof(Run, trainer));
+}
 
-static inline void start_trainer(Trainer *m) { run_start(run_of(m)); }
+static inline void start_trainer(Trainer *trainer) { run_start(run_of(trainer)); }
 
-static inline void close_trainer(Trainer *m) { run_close(run_of(m)); }
+static inline void close_trainer(Trainer *trainer) { run_close(run_of(trainer)); }
 
 // Elements of all blocks, for N ranks.
 static inline size_t padded_elements(const ModelShape *shape, size_t N) {

@@ -3,15 +3,9 @@
 //
 // The program starts itself again as several ranks. What is wrong there ends all of them with a message.
 #include "device_helpers.h"
+#include "launch_helpers.h"
 
 #include "../dev/collective.h"
-
-static const char *test_program;  // argv[0]
-
-#define CHECK(condition)                                                            \
-    do {                                                                            \
-        if (!(condition)) die("%s:%d: %s", __FILE__, __LINE__, #condition);          \
-    } while (0)
 
 // ---------------------------------------------------------------------------------------------------------------
 // One process that takes the part of any rank
@@ -151,14 +145,8 @@ static void run_ranks(Order order) {
 
 static void test_shards_of_real_ranks(void **state) {
     (void)state;
-#ifndef USE_MPI
-    SKIP_AS("this was built without MPI");
-#endif
-    if (system("command -v mpirun >/dev/null") != 0) SKIP_AS("there is no mpirun");
-    for (int N = 2; N <= 4; N++) {
-        expect_command(0, "", "OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive scripts/launch.sh %d %s --ranks", N,
-                       test_program);
-    }
+    need_ranks();
+    for (int N = 2; N <= 4; N++) launch_ranks(N, "--ranks");
 }
 
 int main(int argc, char **argv) {

@@ -17,10 +17,10 @@ typedef struct {
 static void child_run(void *argument) {
     const Child *child = (const Child *)argument;
     if (child->order) setenv("EMULATOR_STREAMS", child->order, 1);
-    Trainer *m = open_trainer("-i random -g 0 -v 0 --device %s %s", child->order ? "cuda" : "cpu", child->line);
-    start_trainer(m);
-    RunResult result = run_steps(m, child->steps);
-    close_trainer(m);
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 --device %s %s", child->order ? "cuda" : "cpu", child->line);
+    start_trainer(trainer);
+    RunResult result = run_steps(trainer, child->steps);
+    close_trainer(trainer);
     assert_int_equal(write(child->result, &result, sizeof(result)), sizeof(result));
 }
 
@@ -124,20 +124,20 @@ static void test_recompute_same_bits(void **state) {
 static void count_step(void *argument) {
     (void)argument;
 #ifdef EMULATED
-    Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -d 192 -r 1", MODELS[0]);
-    start_trainer(m);
-    run_steps(m, 1);
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 --device cuda %s -d 192 -r 1", MODELS[0]);
+    start_trainer(trainer);
+    run_steps(trainer, 1);
     emulator_reset_counts();
     StepRow row;
-    train_step(m, &row);
+    train_step(trainer, &row);
     EmulatorCounts counts = emulator_counts();
     assert_true(counts.launches > 50 && counts.matmuls > 50);
     assert_true(counts.allocations == 0);
     assert_true(counts.frees == 0);
     assert_true(counts.host_allocations == 0);
     assert_true(counts.device_synchronisations == 0 && counts.float_atomics == 0);
-    assert_true(counts.stream_synchronisations <= m->config.micro_batches + 1);
-    close_trainer(m);
+    assert_true(counts.stream_synchronisations <= trainer->config.micro_batches + 1);
+    close_trainer(trainer);
 #endif
 }
 
@@ -155,25 +155,25 @@ static void save_and_go_on(void *argument) {
     const char *directory = (const char *)argument;
     uint64_t states[2];
     for (int pass = 0; pass < 2; pass++) {  // saved by CUDA; read by the CPU, then by CUDA
-        Trainer *m = open_trainer("-i random -g 20 -m 2 -o %s -y %d --device %s %s -p bf16", directory, pass,
-                                  pass ? "cpu" : "cuda", MODELS[2]);
-        start_trainer(m);
+        Trainer *trainer = open_trainer("-i random -g 20 -m 2 -o %s -y %d --device %s %s -p bf16", directory, pass,
+                                        pass ? "cpu" : "cuda", MODELS[2]);
+        start_trainer(trainer);
         if (pass == 0) {
-            run_steps(m, 1);
-            assert_true(isfinite(validate(m)));
-            sample(m);
-            save(m);
-            assert_as_planned(m);
+            run_steps(trainer, 1);
+            assert_true(isfinite(validate(trainer)));
+            sample(trainer);
+            save(trainer);
+            assert_as_planned(trainer);
         }
-        states[pass] = state_hash(m);
-        close_trainer(m);
+        states[pass] = state_hash(trainer);
+        close_trainer(trainer);
     }
     assert_true(states[0] == states[1]);
-    Trainer *m = open_trainer("-i random -g 0 -v 0 -o %s -y 1 --device cuda %s -p bf16", directory, MODELS[2]);
-    start_trainer(m);
-    assert_true(state_hash(m) == states[0] && m->step == 1);
-    run_steps(m, 1);
-    close_trainer(m);
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 -o %s -y 1 --device cuda %s -p bf16", directory, MODELS[2]);
+    start_trainer(trainer);
+    assert_true(state_hash(trainer) == states[0] && trainer->step == 1);
+    run_steps(trainer, 1);
+    close_trainer(trainer);
 }
 
 static void test_checkpoint_across_devices(void **state) {
@@ -187,26 +187,26 @@ static void test_checkpoint_across_devices(void **state) {
 // A step whose gradients are not finite moves nothing, on this device either.
 static void skip_step(void *argument) {
     (void)argument;
-    Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -p fp32", MODELS[0]);
-    start_trainer(m);
-    run_steps(m, 1);
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 --device cuda %s -p fp32", MODELS[0]);
+    start_trainer(trainer);
+    run_steps(trainer, 1);
     const float poison = NAN;
-    float *weight = home_at(m, HOME_MASTER, 0, 5), before;
-    device_download(m->context.device, &before, weight, sizeof(before));
-    device_upload(m->context.device, weight, &poison, sizeof(poison));
-    uint64_t state = state_hash(m);
+    float *weight = home_at(trainer, HOME_MASTER, 0, 5), before;
+    device_download(trainer->context.device, &before, weight, sizeof(before));
+    device_upload(trainer->context.device, weight, &poison, sizeof(poison));
+    uint64_t state = state_hash(trainer);
     StepRow row;
-    train_step(m, &row);
+    train_step(trainer, &row);
     assert_true(row.skipped);
-    assert_true(state_hash(m) == state);
-    assert_true(m->updates == 1);
-    assert_true(m->step == 2);
-    device_upload(m->context.device, weight, &before, sizeof(before));
-    train_step(m, &row);
+    assert_true(state_hash(trainer) == state);
+    assert_true(trainer->updates == 1);
+    assert_true(trainer->step == 2);
+    device_upload(trainer->context.device, weight, &before, sizeof(before));
+    train_step(trainer, &row);
     assert_true(!row.skipped);
-    assert_true(m->updates == 2);
+    assert_true(trainer->updates == 2);
     assert_true(isfinite(row.train_loss));
-    close_trainer(m);
+    close_trainer(trainer);
 }
 
 static void test_skipped_step(void **state) {
@@ -260,9 +260,9 @@ static void test_plan_for_a_gpu(void **state) {
 // small GPU, that is, an emulated one), the failed reservation says so.
 static void too_small(void *argument) {
     setenv("EMULATOR_MEMORY", "6M", 1);
-    Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s -b 64 %s", MODELS[0], (const char *)argument);
-    run_plan(run_of(m));
-    start_trainer(m);
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 --device cuda %s -b 64 %s", MODELS[0], (const char *)argument);
+    run_plan(run_of(trainer));
+    start_trainer(trainer);
 }
 
 static void heads_too_wide(void *argument) {
@@ -284,12 +284,12 @@ static void test_refusals(void **state) {
 static char tune_file[300];
 
 static void tuned_run(void *argument) {
-    Trainer *m = open_trainer("-i random -g 0 -v 0 --device cuda %s --tune %s", MODELS[0], tune_file);
-    start_trainer(m);
-    RunResult result = run_steps(m, 1), *first = (RunResult *)argument;
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 --device cuda %s --tune %s", MODELS[0], tune_file);
+    start_trainer(trainer);
+    RunResult result = run_steps(trainer, 1), *first = (RunResult *)argument;
     if (first->peak == 0) *first = result;
     assert_same_run(first, &result, "tuned");
-    close_trainer(m);
+    close_trainer(trainer);
 }
 
 static void tuned_runs(void *argument) {
@@ -349,31 +349,31 @@ static void run_between(void *argument) {
     const BetweenChild *child = (const BetweenChild *)argument;
     Between *b = child->between;
     setenv("EMULATOR_STREAMS", child->order, 1);
-    Trainer *m = open_trainer("-i random -m 1 -g 2 -e 3x32x2 --vocab 67 -t 8 -b 1 --device cuda -o %s %s",
-                              child->directory, child->line);
-    start_trainer(m);
+    Trainer *trainer = open_trainer("-i random -m 1 -g 2 -e 3x32x2 --vocab 67 -t 8 -b 1 --device cuda -o %s %s",
+                                    child->directory, child->line);
+    start_trainer(trainer);
     for (int i = 0; i < 2; i++) {
         StepRow row;
         memset(&row, 0, sizeof(row));
-        train_step(m, &row);
+        train_step(trainer, &row);
         b->run.losses[i] = row.train_loss;
         b->run.norms[i] = row.norm;
-        if (child->after == AFTER_VALIDATION || child->after == AFTER_ALL) b->validations[i] = validate(m);
+        if (child->after == AFTER_VALIDATION || child->after == AFTER_ALL) b->validations[i] = validate(trainer);
         if (child->after == AFTER_SAMPLE || child->after == AFTER_ALL) {
-            sample(m);
-            b->samples[i] = file_hash(1, m->batch.host_tokens[0], 2 * sizeof(int32_t));
+            sample(trainer);
+            b->samples[i] = file_hash(1, trainer->batch.host_tokens[0], 2 * sizeof(int32_t));
         }
         if (child->after == AFTER_SAVE || child->after == AFTER_ALL) {
             char path[PATH_MAX];
             CheckpointHeader header;
-            save(m);
-            checkpoint_path(path, sizeof(path), child->directory, m->step);
+            save(trainer);
+            checkpoint_path(path, sizeof(path), child->directory, trainer->step);
             if (checkpoint_check(path, &header)) die("%s is not good", path);
             b->saved[i] = file_hash(1, header.hashes, sizeof(header.hashes));
         }
     }
-    b->run.state = state_hash(m);
-    close_trainer(m);
+    b->run.state = state_hash(trainer);
+    close_trainer(trainer);
 }
 
 // Everything in between in the eager order, and each alone in the laziest, and nothing: the same bits, also of what was
@@ -444,31 +444,32 @@ typedef struct {
 static void use_early(void *argument) {
     const Early *early = (const Early *)argument;
     setenv("EMULATOR_STREAMS", early->order, 1);
-    Trainer *m = open_trainer("-i random -m 1 -g 2 --offload optimizer=disk --device cuda -o %s %s", early->directory,
-                              MODELS[0]);
-    start_trainer(m);
-    if (early->what == EARLY_SAVE) save(m);  // the first one's poison would be found instead
-    if (!early->waits) m->context.device->host = m->context.device->host_end = NULL;
-    const size_t mark = memory_mark(m->context.memory, TIER_HOST);
-    Memory *memory = m->context.memory;
+    Trainer *trainer = open_trainer("-i random -m 1 -g 2 --offload optimizer=disk --device cuda -o %s %s",
+                                    early->directory, MODELS[0]);
+    start_trainer(trainer);
+    if (early->what == EARLY_SAVE) save(trainer);  // the first one's poison would be found instead
+    if (!early->waits) trainer->context.device->host = trainer->context.device->host_end = NULL;
+    const size_t mark = memory_mark(trainer->context.memory, TIER_HOST);
+    Memory *memory = trainer->context.memory;
     char *from = (char *)memory_push_aligned(memory, TIER_HOST, KIND_FILES, MEMORY_PAGE, MEMORY_PAGE, "early");
-    if (early->what > EARLY_RELEASE_OF_CALL) memory_release(m->context.memory, TIER_HOST, mark);
-    if (early->what == EARLY_TOKENS) from = (char *)m->batch.host_tokens[m->batch.current ^ 1];
-    if (early->what == EARLY_SAMPLE) from = (char *)m->batch.host_tokens[0];
+    if (early->what > EARLY_RELEASE_OF_CALL) memory_release(trainer->context.memory, TIER_HOST, mark);
+    if (early->what == EARLY_TOKENS) from = (char *)trainer->batch.host_tokens[trainer->batch.current ^ 1];
+    if (early->what == EARLY_SAMPLE) from = (char *)trainer->batch.host_tokens[0];
     if (early->what == EARLY_RELEASE_OF_CALL) {
-        transfer(&m->store.transfers, QUEUE_STASH, TIER_DISK, store_pointer(&m->store, HOME_M, 0, 0), TIER_HOST, from,
+        Store *store = &trainer->store;
+        transfer(&store->transfers, QUEUE_STASH, TIER_DISK, store_pointer(store, HOME_M, 0, 0), TIER_HOST, from,
                  MEMORY_PAGE);
     } else {
-        device_copy(m->context.device, QUEUE_STASH, m->batch.losses, from, 64);
+        device_copy(trainer->context.device, QUEUE_STASH, trainer->batch.losses, from, 64);
     }
     switch (early->what) {
-    case EARLY_POISON: memory_begin(m->context.memory, PHASE_VALIDATION); break;
-    case EARLY_TOKENS: batch_next(&m->batch); break;
-    case EARLY_SAMPLE: sample(m); break;
-    case EARLY_SAVE: save(m); break;
-    default: memory_release(m->context.memory, TIER_HOST, mark); break;
+    case EARLY_POISON: memory_begin(trainer->context.memory, PHASE_VALIDATION); break;
+    case EARLY_TOKENS: batch_next(&trainer->batch); break;
+    case EARLY_SAMPLE: sample(trainer); break;
+    case EARLY_SAVE: save(trainer); break;
+    default: memory_release(trainer->context.memory, TIER_HOST, mark); break;
     }
-    close_trainer(m);
+    close_trainer(trainer);
 }
 
 // The emulator finds a wait of the host that is missing, in any order of streams.

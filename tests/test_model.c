@@ -55,15 +55,15 @@ static double relative_error(const float *x, const float *expected, size_t n) {
 
 // Compares one home of the store (HOME_GRADIENTS or HOME_MASTER) with the golden tensors, each by its L2 error relative
 // to `tolerance` of the tensor and `absolute` of an element.
-static void compare_home(const Trainer *m, Golden *golden, const char *prefix, int home, double tolerance,
+static void compare_home(const Trainer *trainer, Golden *golden, const char *prefix, int home, double tolerance,
                          double absolute) {
-    for (size_t block = 0; block < m->store.n_blocks; block++) {
-        const BlockLayout *layout = store_layout(&m->store, block);
+    for (size_t block = 0; block < trainer->store.n_blocks; block++) {
+        const BlockLayout *layout = store_layout(&trainer->store, block);
         for (size_t i = 0; i < layout->n_tensors; i++) {
             size_t n;
             const Tensor *tensor = &layout->tensors[i];
-            const float *expected = golden_tensor(golden, prefix, block, m->config.shape.L, tensor->name, &n);
-            const float *x = home_at(m, home, block, tensor->offset);
+            const float *expected = golden_tensor(golden, prefix, block, trainer->config.shape.L, tensor->name, &n);
+            const float *x = home_at(trainer, home, block, tensor->offset);
             assert_int_equal(n, tensor->n_saved);
             double error = relative_error(x, expected, n), size = 0;
             for (size_t j = 0; j < n; j++) size += (double)expected[j] * expected[j];
@@ -74,24 +74,24 @@ static void compare_home(const Trainer *m, Golden *golden, const char *prefix, i
     }
 }
 
-static void golden_batch(Trainer *m, Golden *golden) {
-    size_t n, B = m->config.B, T = m->config.T;
-    int32_t *tokens = batch_next(&m->batch);
+static void golden_batch(Trainer *trainer, Golden *golden) {
+    size_t n, B = trainer->config.B, T = trainer->config.T;
+    int32_t *tokens = batch_next(&trainer->batch);
     memcpy(tokens, golden_find(golden, "tokens", &n), B * T * 4);
     assert_int_equal(n, B * T);
     memcpy(tokens + B * T, golden_find(golden, "targets", &n), B * T * 4);
-    batch_send(&m->batch, true);
+    batch_send(&trainer->batch, true);
 }
 
-static void golden_logits(Trainer *m, Golden *golden, double tolerance) {
-    size_t n, B = m->config.B, T = m->config.T, V = m->config.shape.V;
+static void golden_logits(Trainer *trainer, Golden *golden, double tolerance) {
+    size_t n, B = trainer->config.B, T = trainer->config.T, V = trainer->config.shape.V;
     const float *expected = (const float *)golden_find(golden, "logits", &n);
     const int32_t *tokens = (const int32_t *)golden_find(golden, "tokens", &n);
-    float *logits = (float *)calloc(m->config.shape.Vp, 4), *raw = (float *)calloc(m->config.shape.Vp, 4);
+    float *logits = (float *)calloc(trainer->config.shape.Vp, 4), *raw = (float *)calloc(trainer->config.shape.Vp, 4);
     for (size_t b = 0; b < B; b++) {
-        memcpy(m->batch.host_tokens[0], tokens + b * T, T * 4);
+        memcpy(trainer->batch.host_tokens[0], tokens + b * T, T * 4);
         for (size_t t = 0; t < T; t++) {
-            sample_logits(m, m->batch.host_tokens[0], t, T, logits, raw);
+            sample_logits(trainer, trainer->batch.host_tokens[0], t, T, logits, raw);
             double error = relative_error(logits, expected + (b * T + t) * V, V);
             if (!(error <= tolerance)) fail_msg("logits %zu %zu: relative error %g", b, t, error);
         }
@@ -114,40 +114,41 @@ static void golden_test(const char *name, Dtype dtype, const char *attention) {
     golden.n_found = 0;
     const int32_t *c = (const int32_t *)golden_find(&golden, "config", &n);
     const float *hyper = (const float *)golden_find(&golden, "hyper", &n);
-    Trainer *m = open_trainer("-e %dx%dx%d -b %d -t %d --max-length %d --vocab %d -i random -p %s --attention %s", c[3],
-                              c[4], c[5], c[0], c[1], c[2], c[6], number_name(dtype), attention);
-    start_trainer(m);
-    float *values = open_block(m), *rounded = open_block(m);
-    for (size_t block = 0; block < m->store.n_blocks; block++) {
-        const BlockLayout *layout = store_layout(&m->store, block);
+    Trainer *trainer = open_trainer("-e %dx%dx%d -b %d -t %d --max-length %d --vocab %d -i random -p %s --attention %s",
+                                    c[3], c[4], c[5], c[0], c[1], c[2], c[6], number_name(dtype), attention);
+    start_trainer(trainer);
+    float *values = open_block(trainer), *rounded = open_block(trainer);
+    for (size_t block = 0; block < trainer->store.n_blocks; block++) {
+        const BlockLayout *layout = store_layout(&trainer->store, block);
+        const size_t L = trainer->config.shape.L;
         memset(values, 0, layout->n_elements * sizeof(float));
         for (size_t i = 0; i < layout->n_tensors; i++) {
-            const float *from = golden_tensor(&golden, "init", block, m->config.shape.L, layout->tensors[i].name, &n);
+            const float *from = golden_tensor(&golden, "init", block, L, layout->tensors[i].name, &n);
             memcpy(values + layout->tensors[i].offset, from, n * 4);
         }
-        store_put(&m->store, HOME_MASTER, block, 0, layout->n_elements, values, rounded);
-        wait_for_queues(m);
+        store_put(&trainer->store, HOME_MASTER, block, 0, layout->n_elements, values, rounded);
+        wait_for_queues(trainer);
     }
-    close_block(m, values);
-    close_block(m, rounded);
+    close_block(trainer, values);
+    close_block(trainer, rounded);
     double unit = dtype == FP32 ? 0x1p-24 : 0x1p-9;
-    golden_logits(m, &golden, dtype == FP32 ? 64 * unit : 4 * unit);
+    golden_logits(trainer, &golden, dtype == FP32 ? 64 * unit : 4 * unit);
     const float *losses = (const float *)golden_find(&golden, "losses", &n);
     const float *norms = (const float *)golden_find(&golden, "norms", &n);
     size_t n_targets = 0;
-    golden_batch(m, &golden);
-    for (size_t i = 0; i < m->config.B * m->config.T; i++) n_targets += m->batch.targets[i] >= 0;
+    golden_batch(trainer, &golden);
+    for (size_t i = 0; i < trainer->config.B * trainer->config.T; i++) n_targets += trainer->batch.targets[i] >= 0;
     for (int step = 0; step < 10; step++) {
-        golden_batch(m, &golden);
-        train_micro_batch(m, 1.0f / (float)n_targets, true, true);
-        update_norm(&m->store, m->results + RESULT_NORM);
-        train_results(m, 0);
-        double loss = m->host_results[RESULT_LOSS] / (double)n_targets;
+        golden_batch(trainer, &golden);
+        train_micro_batch(trainer, 1.0f / (float)n_targets, true, true);
+        update_norm(&trainer->store, trainer->results + RESULT_NORM);
+        train_results(trainer, 0);
+        double loss = trainer->host_results[RESULT_LOSS] / (double)n_targets;
         if (step == 0) {
-            compare_home(m, &golden, "grad", HOME_GRADIENTS, dtype == FP32 ? 64 * unit : 8 * unit,
+            compare_home(trainer, &golden, "grad", HOME_GRADIENTS, dtype == FP32 ? 64 * unit : 8 * unit,
                          dtype == FP32 ? 1e-8 : 1e-5);
         }
-        double norm = sqrt(m->host_results[RESULT_NORM]), clip = hyper[5];
+        double norm = sqrt(trainer->host_results[RESULT_NORM]), clip = hyper[5];
         double loss_tolerance = dtype == FP32 ? 1e-5 : step == 0 ? 1e-3 : 1e-2;
         double norm_tolerance = dtype == FP32 ? 2e-5 : step == 0 ? 8 * unit : 5e-2;
         if (!(fabs(loss - losses[step]) <= loss_tolerance))
@@ -157,10 +158,10 @@ static void golden_test(const char *name, Dtype dtype, const char *attention) {
         AdamW update = adamw_step(hyper[3], hyper[4], step + 1, norm > clip ? (float)(clip / norm) : 1.0f, true);
         update.epsilon = hyper[2];
         assert_true(update.beta1 == hyper[0] && update.beta2 == hyper[1]);
-        update_blocks(&m->store, &update);
+        update_blocks(&trainer->store, &update);
     }
-    compare_home(m, &golden, "final", HOME_MASTER, dtype == FP32 ? 1e-4 : 16 * unit, dtype == FP32 ? 1e-6 : 1e-3);
-    close_trainer(m);
+    compare_home(trainer, &golden, "final", HOME_MASTER, dtype == FP32 ? 1e-4 : 16 * unit, dtype == FP32 ? 1e-6 : 1e-3);
+    close_trainer(trainer);
     while (golden.n_found > 0) free(golden.found[--golden.n_found]);
     free(golden.bytes);
 }
@@ -196,34 +197,35 @@ static void test_golden_plain_attention(void **state) {
 
 static void test_overfits_one_batch(void **state) {
     (void)state;
-    Trainer *m = open_trainer("-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -g 0 -v 0 -a 1 -u 0 -k constant -l 0.003 "
-                              "-c 0");
+    Trainer *trainer = open_trainer("-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -g 0 -v 0 -a 1 -u 0 -k constant "
+                                    "-l 0.003 -c 0");
     StepRow row;
-    start_trainer(m);
-    for (int i = 0; i < 120; i++) train_step(m, &row);
+    start_trainer(trainer);
+    for (int i = 0; i < 120; i++) train_step(trainer, &row);
     assert_true(row.train_loss < 0.5);  // from 4.2: 64 tokens learned by heart
-    close_trainer(m);
+    close_trainer(trainer);
 }
 
 // The padded vocabulary takes no part: its weights stay zero, and paddings of blocks, too.
 static void test_padding_stays_zero(void **state) {
     (void)state;
-    Trainer *m = open_trainer("-e 3x51x3 --vocab 67 -t 37 --max-length 41 -b 3 -i random -g 0 -v 0 -p bf16 -l 0.01");
-    start_trainer(m);
-    run_steps(m, 3);
-    for (size_t block = 0; block < m->store.n_blocks; block++) {
-        const BlockLayout *layout = store_layout(&m->store, block);
+    Trainer *trainer = open_trainer("-e 3x51x3 --vocab 67 -t 37 --max-length 41 -b 3 -i random -g 0 -v 0 -p bf16 "
+                                    "-l 0.01");
+    start_trainer(trainer);
+    run_steps(trainer, 3);
+    for (size_t block = 0; block < trainer->store.n_blocks; block++) {
+        const BlockLayout *layout = store_layout(&trainer->store, block);
         for (size_t i = layout->n_exact; i < layout->n_elements; i++) {
-            assert_true(*home_at(m, HOME_MASTER, block, i) == 0);
+            assert_true(*home_at(trainer, HOME_MASTER, block, i) == 0);
         }
     }
-    const Tensor *wte = &m->store.embedding.tensors[TENSOR_WTE];
+    const Tensor *wte = &trainer->store.embedding.tensors[TENSOR_WTE];
     assert_true(wte->n_saved < wte->n_elements);
     for (size_t i = wte->n_saved; i < wte->n_elements; i++) {
-        for (int home = HOME_GRADIENTS; home < HOMES; home++) assert_true(*home_at(m, home, 0, i) == 0);
-        assert_true(number_get(BF16, store_pointer(&m->store, HOME_WEIGHTS, 0, 0), i) == 0);
+        for (int home = HOME_GRADIENTS; home < HOMES; home++) assert_true(*home_at(trainer, home, 0, i) == 0);
+        assert_true(number_get(BF16, store_pointer(&trainer->store, HOME_WEIGHTS, 0, 0), i) == 0);
     }
-    close_trainer(m);
+    close_trainer(trainer);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -237,16 +239,16 @@ static const char *test_program;  // argv[0]
 
 // Two steps with so many threads for the second.
 static void change_the_team(int n) {
-    Trainer *m = open_trainer(TINY);
-    start_trainer(m);
-    run_steps(m, 1);
+    Trainer *trainer = open_trainer(TINY);
+    start_trainer(trainer);
+    run_steps(trainer, 1);
 #ifdef _OPENMP
     omp_set_num_threads(n);
 #else
     (void)n;
 #endif
-    run_steps(m, 1);
-    close_trainer(m);
+    run_steps(trainer, 1);
+    close_trainer(trainer);
 }
 
 static void test_a_team_that_changes_ends_the_run(void **state) {

@@ -2,26 +2,12 @@
 // numbers, what they tell each other, who is heard, and that one that dies takes the others along.
 //
 // The program starts itself again as several ranks. What is wrong there ends all of them with a message.
-#include "program_helpers.h"
+#include "launch_helpers.h"
 
 #include <math.h>
 #include <time.h>
 
 #include "../dev/ranks.h"
-
-static const char *test_program;  // argv[0]
-
-#define CHECK(condition)                                                            \
-    do {                                                                            \
-        if (!(condition)) die("%s:%d: %s", __FILE__, __LINE__, #condition);          \
-    } while (0)
-
-static void need_ranks(void) {
-#ifndef USE_MPI
-    SKIP_AS("this was built without MPI");
-#endif
-    if (system("command -v mpirun >/dev/null") != 0) SKIP_AS("there is no mpirun");
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // One process

@@ -1,16 +1,11 @@
 // test_tune.c - tune.h, compiled by nvcc for the emulator: what is timed is written, what is written is taken as it is,
 // and what can't be used is refused. (How long a product takes there says nothing; which choice is made is not tested.)
 //
-// Everything on the device is done in child processes; what is wrong there ends them with a message.
+// Everything on the device is done in child processes.
 #include "test_helpers.h"
 
 #include "../dev/devices.h"
 #include "../dev/tune.h"
-
-#define CHECK(condition)                                                            \
-    do {                                                                            \
-        if (!(condition)) die("%s:%d: %s", __FILE__, __LINE__, #condition);          \
-    } while (0)
 
 static char directory[256], path[300];
 
@@ -58,16 +53,16 @@ static void tune_products(const Tuning *tuning) {
         const MatmulShape shape = shape_of(i);
         matmul_find(&device, &shape);
     }
-    CHECK((int)device.matmul->n_entries == tuning->n_products);
+    assert_true((int)device.matmul->n_entries == tuning->n_products);
     matmul_create(&device);
     memset(&plan, 0, sizeof(plan));
     plan.phases[PHASE_SETUP].peak[TIER_DEVICE] = 16 << 20;
     memory_reserve(&memory, &device, &plan, ".", 0);
-    CHECK(tune_hash(&device) == 0);
+    assert_true(tune_hash(&device) == 0);
     tune_cuda(&device, &memory, path);
-    CHECK(memory_slab_used(&memory.slabs[TIER_DEVICE]) == 0);
-    if (tuning->choice >= 0) CHECK(device.matmul->entries[0].cuda.choice == tuning->choice);
-    if (tuning->tuned) CHECK(tune_hash(&device) != 0);
+    assert_true(memory_slab_used(&memory.slabs[TIER_DEVICE]) == 0);
+    if (tuning->choice >= 0) assert_true(device.matmul->entries[0].cuda.choice == tuning->choice);
+    if (tuning->tuned) assert_true(tune_hash(&device) != 0);
     memory_close(&memory);
     device_close(&device);
 }

@@ -38,61 +38,64 @@ static inline void one_thread(void) {
 }
 
 // Element `at` of a block in a home that is in this process's memory.
-static inline float *home_at(const Trainer *m, int home, size_t block, size_t at) {
-    return (float *)(void *)store_pointer(&m->store, home, block, at);
+static inline float *home_at(const Trainer *trainer, int home, size_t block, size_t at) {
+    return (float *)(void *)store_pointer(&trainer->store, home, block, at);
 }
 
 // Room for a block on the host, as transfers need it.
-static inline float *open_block(const Trainer *m) {
-    size_t n_bytes = size_max(m->store.embedding.n_elements, m->store.layer.n_elements) * sizeof(float);
+static inline float *open_block(const Trainer *trainer) {
+    size_t n_bytes = size_max(trainer->store.embedding.n_elements, trainer->store.layer.n_elements) * sizeof(float);
     void *values = NULL;
     assert_int_equal(posix_memalign(&values, MEMORY_PAGE, n_bytes), 0);
 #ifdef __CUDACC__
-    if (m->context.device->real == DEVICE_CUDA) CUDA_CHECK(cudaHostRegister(values, n_bytes, cudaHostRegisterDefault));
+    if (trainer->context.device->real == DEVICE_CUDA) {
+        CUDA_CHECK(cudaHostRegister(values, n_bytes, cudaHostRegisterDefault));
+    }
 #endif
     return (float *)values;
 }
 
 // The memory of a test is none that the device knows: it waits for the queues itself.
-static inline void wait_for_queues(Trainer *m) {
-    store_join(&m->store);
-    device_wait(m->context.device);
+static inline void wait_for_queues(Trainer *trainer) {
+    store_join(&trainer->store);
+    device_wait(trainer->context.device);
 }
 
-static inline void close_block(Trainer *m, float *values) {
-    wait_for_queues(m);
+static inline void close_block(Trainer *trainer, float *values) {
+    wait_for_queues(trainer);
 #ifdef __CUDACC__
-    if (m->context.device->real == DEVICE_CUDA) CUDA_CHECK(cudaHostUnregister(values));
+    if (trainer->context.device->real == DEVICE_CUDA) CUDA_CHECK(cudaHostUnregister(values));
 #else
-    (void)m;
+    (void)trainer;
 #endif
     free(values);
 }
 
 // The state that counts, hashed: every tensor without padding, in fp32, wherever it is. All ranks call it; rank 0 gets
 // the hash, the others 0.
-static inline uint64_t state_hash(Trainer *m) {
+static inline uint64_t state_hash(Trainer *trainer) {
     uint64_t hash = 0;
-    float *values = open_block(m);
+    float *values = open_block(trainer);
     for (int section = 0; section < CHECKPOINT_SECTIONS; section++) {
-        for (size_t block = 0; block < m->store.n_blocks; block++) {
-            const BlockLayout *layout = store_layout(&m->store, block);
-            store_get(&m->store, CHECKPOINT_HOMES[section], block, 0, layout->n_elements, values);
-            wait_for_queues(m);
+        for (size_t block = 0; block < trainer->store.n_blocks; block++) {
+            const BlockLayout *layout = store_layout(&trainer->store, block);
+            store_get(&trainer->store, CHECKPOINT_HOMES[section], block, 0, layout->n_elements, values);
+            wait_for_queues(trainer);
             for (size_t i = 0, first, end;
-                 m->ranks->rank == 0 && checkpoint_stretch(layout, 0, layout->n_elements, &i, &first, &end);) {
+                 trainer->ranks->rank == 0 && checkpoint_stretch(layout, 0, layout->n_elements, &i, &first, &end);) {
                 hash = file_hash(hash, values + first, (end - first) * sizeof(float));
             }
         }
     }
-    close_block(m, values);
+    close_block(trainer, values);
     return hash;
 }
 
 // The ledger of the run is the plan's, to the byte, in every phase that has occurred.
-static inline void assert_as_planned(const Trainer *m) {
+static inline void assert_as_planned(const Trainer *trainer) {
     for (int p = 0; p < PHASES; p++) {
-        const PhaseLedger *run = &m->context.memory->ledger.phases[p], *planned = &run_of(m)->plan.ledger.phases[p];
+        const PhaseLedger *run = &trainer->context.memory->ledger.phases[p];
+        const PhaseLedger *planned = &run_of(trainer)->plan.ledger.phases[p];
         if (!run->occurred) continue;
         assert_true(planned->occurred);
         assert_memory_equal(run->peak, planned->peak, sizeof(run->peak));
@@ -106,19 +109,19 @@ static inline void assert_as_planned(const Trainer *m) {
 }
 
 // Runs n steps of an open trainer.
-static inline RunResult run_steps(Trainer *m, int n) {
+static inline RunResult run_steps(Trainer *trainer, int n) {
     RunResult result;
     memset(&result, 0, sizeof(result));
     for (int i = 0; i < n; i++) {
         StepRow row;
         memset(&row, 0, sizeof(row));
-        train_step(m, &row);
+        train_step(trainer, &row);
         result.losses[i] = row.train_loss;
         result.norms[i] = row.norm;
     }
-    result.state = state_hash(m);
-    result.peak = ledger_peak(&m->context.memory->ledger, TIER_DEVICE);
-    assert_as_planned(m);
+    result.state = state_hash(trainer);
+    result.peak = ledger_peak(&trainer->context.memory->ledger, TIER_DEVICE);
+    assert_as_planned(trainer);
     return result;
 }
 
@@ -145,77 +148,84 @@ typedef struct {
 static const Overflow OVERFLOWS[] = {{10, 22.02, 0}, {15, 21.85, 1}, {14, 21.84, 2}};
 
 // The weights that the products read, paddings included.
-static inline uint64_t weights_hash(Trainer *m) {
-    const size_t n_bytes = m->store.n_elements * number_size(m->config.dtype);
+static inline uint64_t weights_hash(Trainer *trainer) {
+    const size_t n_bytes = trainer->store.n_elements * number_size(trainer->config.dtype);
     void *copy = malloc(n_bytes);
-    device_download(m->context.device, copy, store_pointer(&m->store, HOME_WEIGHTS, 0, 0), n_bytes);
+    device_download(trainer->context.device, copy, store_pointer(&trainer->store, HOME_WEIGHTS, 0, 0), n_bytes);
     uint64_t hash = file_hash(0, copy, n_bytes);
     free(copy);
     return hash;
 }
 
-static inline bool micro_batch_overflows(Trainer *m, size_t micro_batch) {
-    batch_train(&m->batch, m->step, micro_batch);
-    train_micro_batch(m, (float)(m->loss_scale / (double)batch_step_targets(&m->batch, m->step)), true, true);
-    update_norm(&m->store, m->results + RESULT_NORM);
-    train_results(m, 0);
-    return !isfinite(m->host_results[RESULT_NORM]);
+static inline bool micro_batch_overflows(Trainer *trainer, size_t micro_batch) {
+    batch_train(&trainer->batch, trainer->step, micro_batch);
+    const double n_targets = (double)batch_step_targets(&trainer->batch, trainer->step);
+    train_micro_batch(trainer, (float)(trainer->loss_scale / n_targets), true, true);
+    update_norm(&trainer->store, trainer->results + RESULT_NORM);
+    train_results(trainer, 0);
+    return !isfinite(trainer->host_results[RESULT_NORM]);
 }
 
 // A step on the windows of another one, as a run takes it that never saw those in between: its counters know nothing of
 // them.
-static inline void step_on_windows_of(Trainer *m, int64_t step, StepRow *row) {
-    const double n_targets = (double)batch_step_targets(&m->batch, step);
-    for (size_t i = 0; i < m->config.micro_batches; i++) {
-        batch_train(&m->batch, step, i);
-        train_micro_batch(m, (float)(m->loss_scale / n_targets), i == 0, i + 1 == m->config.micro_batches);
+static inline void step_on_windows_of(Trainer *trainer, int64_t step, StepRow *row) {
+    const double n_targets = (double)batch_step_targets(&trainer->batch, step);
+    for (size_t i = 0; i < trainer->config.micro_batches; i++) {
+        batch_train(&trainer->batch, step, i);
+        const bool last = i + 1 == trainer->config.micro_batches;
+        train_micro_batch(trainer, (float)(trainer->loss_scale / n_targets), i == 0, last);
     }
-    train_update(m, row);
-    row->train_loss = m->host_results[RESULT_LOSS] / n_targets;
-    m->step++;
-    m->updates++;
+    train_update(trainer, row);
+    row->train_loss = trainer->host_results[RESULT_LOSS] / n_targets;
+    trainer->step++;
+    trainer->updates++;
 }
 
 static inline Trainer *overflow_trainer(const char *device, const Overflow *o) {
-    Trainer *m = open_trainer("-i random -g 0 -v 0 -p fp16 -e 2x48x3 --vocab 67 -t 32 -b 2 -d 192 --seed %d "
-                              "--device %s", o->seed, device);
-    start_trainer(m);
-    return m;
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 -p fp16 -e 2x48x3 --vocab 67 -t 32 -b 2 -d 192 --seed %d "
+                                    "--device %s", o->seed, device);
+    start_trainer(trainer);
+    return trainer;
 }
 
 // The step with the overflow moves nothing but the scale and the count of attempts; and from there on the run is, bit
 // for bit, the run that has never seen that step's windows (an attempt uses up its windows, applied or not).
 static inline void check_overflow(const char *device, const Overflow *o) {
-    Trainer *m = overflow_trainer(device, o), *without = overflow_trainer(device, o);
+    Trainer *trainer = overflow_trainer(device, o), *without = overflow_trainer(device, o);
     StepRow row, other;
     memset(&row, 0, sizeof(row));
     memset(&other, 0, sizeof(other));
-    train_step(m, &row);
+    train_step(trainer, &row);
     step_on_windows_of(without, 0, &other);
-    assert_true(!row.skipped && m->good_steps == 1 && row.loss_scale == 65536 && m->loss_scale == 65536);
-    const uint64_t state = state_hash(m), weights = weights_hash(m);
+    assert_true(!row.skipped && trainer->good_steps == 1 && row.loss_scale == 65536 && trainer->loss_scale == 65536);
+    const uint64_t state = state_hash(trainer), weights = weights_hash(trainer);
     assert_true(state == state_hash(without) && weights == weights_hash(without));
 
     const double scale = exp2(o->log2_scale);
-    m->loss_scale = scale;
-    for (size_t i = 0; i < 3; i++) assert_true(micro_batch_overflows(m, i) == (i == o->micro_batch));
-    train_step(m, &row);
+    trainer->loss_scale = scale;
+    for (size_t i = 0; i < 3; i++) assert_true(micro_batch_overflows(trainer, i) == (i == o->micro_batch));
+    train_step(trainer, &row);
     assert_true(row.skipped && !isfinite(row.norm) && isfinite(row.train_loss) && row.loss_scale == scale);
-    assert_true(state_hash(m) == state && weights_hash(m) == weights);
-    assert_true(m->updates == 1 && m->step == 2 && row.step == 2 && m->skipped_in_a_row == 1);
-    assert_true(m->loss_scale == scale / 2 && m->good_steps == 0 && row.good_steps == 0);
+    assert_true(state_hash(trainer) == state && weights_hash(trainer) == weights);
+    assert_true(trainer->updates == 1 && trainer->step == 2 && row.step == 2 && trainer->skipped_in_a_row == 1);
+    assert_true(trainer->loss_scale == scale / 2 && trainer->good_steps == 0 && row.good_steps == 0);
 
-    without->loss_scale = m->loss_scale;
+    without->loss_scale = trainer->loss_scale;
     for (int i = 0; i < 2; i++) {
-        train_step(m, &row);
+        train_step(trainer, &row);
         step_on_windows_of(without, 2 + i, &other);
         assert_true(!row.skipped && !other.skipped && row.train_loss == other.train_loss && row.norm == other.norm);
-        assert_true(row.lr == other.lr && row.lr == schedule_lr(&m->config.schedule, 1 + i) && row.good_steps == 1 + i);
+        assert_true(row.lr == other.lr);
+        assert_true(row.lr == schedule_lr(&trainer->config.schedule, 1 + i));
+        assert_true(row.good_steps == 1 + i);
     }
-    assert_true(row.lr != schedule_lr(&m->config.schedule, 3) && m->updates == 3 && m->step == 4 && without->step == 3);
-    assert_true(state_hash(m) == state_hash(without) && weights_hash(m) == weights_hash(without));
-    assert_true(state_hash(m) != state && m->skipped_in_a_row == 0);
-    close_trainer(m);
+    assert_true(row.lr != schedule_lr(&trainer->config.schedule, 3));
+    assert_true(trainer->updates == 3);
+    assert_true(trainer->step == 4);
+    assert_true(without->step == 3);
+    assert_true(state_hash(trainer) == state_hash(without) && weights_hash(trainer) == weights_hash(without));
+    assert_true(state_hash(trainer) != state && trainer->skipped_in_a_row == 0);
+    close_trainer(trainer);
     close_trainer(without);
 }
 

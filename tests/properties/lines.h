@@ -15,10 +15,10 @@ static inline RunResult run_line(int steps, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    Trainer *m = open_trainer("-i random -g 0 -v 0 %s", line);
-    start_trainer(m);
-    RunResult result = run_steps(m, steps);
-    close_trainer(m);
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 %s", line);
+    start_trainer(trainer);
+    RunResult result = run_steps(trainer, steps);
+    close_trainer(trainer);
     return result;
 }
 
@@ -35,9 +35,9 @@ static inline void assert_close_runs(const RunResult *a, const RunResult *b, int
 
 // Two micro-batches of TINY in fp16.
 static inline Trainer *fp16_trainer(const char *more) {
-    Trainer *m = open_trainer("-i random -g 0 -v 0 -p fp16 %s -d 128 %s", MODELS[0], more);
-    start_trainer(m);
-    return m;
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 -p fp16 %s -d 128 %s", MODELS[0], more);
+    start_trainer(trainer);
+    return trainer;
 }
 
 #endif

@@ -13,11 +13,6 @@
 #define TINY "-e 2x48x3 --vocab 67 -t 32 -b 2 -i random -m 2 -g 16"
 #define EVERYTHING_ON_DISK "-r 3 --offload optimizer=disk,gradients=disk,weights=disk,activations=disk"
 
-static void need_ranks(void) {
-    if (programs_have_ranks()) return;
-    SKIP_AS("there is no mpirun or no MPI");
-}
-
 // The k-th comma-separated field of a line of a file's row for `step`; NaN if there is no such row.
 static double csv_number(const char *csv, int step, int k) {
     char start[32];
@@ -201,7 +196,7 @@ static void test_swap_directories_that_wont_do(void **state) {
 
 static void test_a_swap_directory_that_no_rank_has(void **state) {
     (void)state;
-    need_ranks();
+    need_program_ranks();
     char *output = run_command(-1, LAUNCH " 2 ./train_gpt " OFFLOADED " /nowhere/missing");
     assert_says_once(output, "train_gpt: --swap-dir");
     free(output);
@@ -236,7 +231,7 @@ static void test_full_swap_directories(void **state) {
 // There is room for one rank's file, not for two; then for both.
 static void test_a_swap_directory_that_is_full_for_two(void **state) {
     char small[256];
-    need_ranks();
+    need_program_ranks();
     mount_small(small);
     char *output = run_command(-1, LAUNCH " 2 ./train_gpt " OFFLOADED " %s -z 1", small);
     assert_says_once(output, "bytes are needed");
@@ -284,7 +279,7 @@ static void test_short_transfers_change_nothing(void **state) {
 
 static void test_short_transfers_of_two_ranks(void **state) {
     (void)state;
-    need_ranks();
+    need_program_ranks();
     short_transfers(2);
 }
 
@@ -318,7 +313,7 @@ static void test_a_disk_that_fails(void **state) {
 
 static void test_a_disk_that_fails_one_of_two_ranks(void **state) {
     (void)state;
-    need_ranks();
+    need_program_ranks();
     failing_disk(2);
 }
 
@@ -328,7 +323,7 @@ static void test_a_disk_that_fails_one_of_two_ranks(void **state) {
 // What is wrong on several ranks is told once, and ends all of them.
 static void test_refusals_are_told_once(void **state) {
     (void)state;
-    need_ranks();
+    need_program_ranks();
     char directory[256];
     make_directory(directory);
     const struct {
@@ -413,7 +408,7 @@ static void test_refusals_are_one_write(void **state) {
 // of one rank with the same sequences.
 static void test_bare_mpirun(void **state) {
     (void)state;
-    need_ranks();
+    need_program_ranks();
     char directory[256];
     make_directory(directory);
     free(run_command(0, "./train_gpt " TINY " -p fp32 -d 128 -x 3 -v 1 -m 3 -s 2 -n 3 -o %s/one", directory));
@@ -454,7 +449,7 @@ static void test_bare_mpirun(void **state) {
 // have found each other: mpirun 4.1 itself may then say that one was killed, end the others, and stay.)
 static void test_a_killed_rank_ends_all(void **state) {
     (void)state;
-    need_ranks();
+    need_program_ranks();
     const struct {
         const char *flags, *words;  // of its output, when the phase has begun
     } phases[] = {{TINY, "planned, MiB"},
@@ -479,7 +474,7 @@ static void test_a_killed_rank_ends_all(void **state) {
 // A kill while a checkpoint is written leaves the last good one.
 static void test_a_kill_during_a_save(void **state) {
     (void)state;
-    need_ranks();
+    need_program_ranks();
     char directory[256], *output;
     make_directory(directory);
     // Rank 0 after half of its Nth write; the others are then in the middle of sending their shards.
@@ -521,7 +516,7 @@ static void test_a_kill_during_a_save(void **state) {
 // The run goes on from there with the same bits.
 static void test_signals_save(void **state) {
     (void)state;
-    need_ranks();
+    need_program_ranks();
     const struct {
         int number, rank;  // rank < 0: the launcher
     } signals[] = {{SIGINT, 1}, {SIGTERM, 0}, {SIGINT, -1}, {SIGTERM, -1}};

@@ -86,17 +86,17 @@ static void test_evaluation_does_not_touch_training(void **state) {
     (void)state;
     RunResult results[2];
     for (int i = 0; i < 2; i++) {
-        Trainer *m = open_trainer("%s -i random -g 16 -p bf16", MODELS[0]);
-        start_trainer(m);
+        Trainer *trainer = open_trainer("%s -i random -g 16 -p bf16", MODELS[0]);
+        start_trainer(trainer);
         for (int step = 0; step < 3; step++) {
             if (i == 1) {
-                validate(m);
-                sample(m);
+                validate(trainer);
+                sample(trainer);
             }
-            results[i] = run_steps(m, 1);
+            results[i] = run_steps(trainer, 1);
         }
-        if (i == 1) assert_true(validate(m) == validate(m));
-        close_trainer(m);
+        if (i == 1) assert_true(validate(trainer) == validate(trainer));
+        close_trainer(trainer);
     }
     assert_same_run(&results[0], &results[1], "with validation and samples");
 }
@@ -108,13 +108,13 @@ static void test_evaluation_does_not_touch_training(void **state) {
 enum { STEPS = 2, LAYERS = 2 * UPDATE_SETS + 1 };
 
 static RunResult run_with(const char *flags, QueueOrder order, uint64_t seed) {
-    Trainer *m = open_trainer("--device cpu -e %dx48x3 --vocab 67 -t 32 -b 1 -i random -g 0 -v 0 -l 0.01 -u 0 "
-                              "--swap-dir build %s", (int)LAYERS, flags);
-    queues_close(m->context.device->queues);
-    m->context.device->queues = queues_open(order, seed);
-    start_trainer(m);
-    RunResult result = run_steps(m, STEPS);
-    close_trainer(m);
+    Trainer *trainer = open_trainer("--device cpu -e %dx48x3 --vocab 67 -t 32 -b 1 -i random -g 0 -v 0 -l 0.01 -u 0 "
+                                    "--swap-dir build %s", (int)LAYERS, flags);
+    queues_close(trainer->context.device->queues);
+    trainer->context.device->queues = queues_open(order, seed);
+    start_trainer(trainer);
+    RunResult result = run_steps(trainer, STEPS);
+    close_trainer(trainer);
     return result;
 }
 
@@ -156,14 +156,15 @@ static void test_sets_are_used_again(void **state) {
 #define LARGE "-e 1x64x2 --vocab 30000 -t 8 -b 1 -i random -g 0 -v 0"
 
 static RunResult large_run(const char *directory, const char *flags) {
-    Trainer *m = open_rank(LARGE " --swap-dir %s %s", directory, flags);
-    start_trainer(m);
-    const size_t shard = m->store.embedding.n_elements / (size_t)n_ranks();
-    CHECK(n_ranks() > 1 ? shard > m->store.piece_elements && shard % m->store.piece_elements != 0
-                          : shard > STORE_PIECE && shard % STORE_PIECE != 0);
-    RunResult result = run_steps(m, 2);
+    Trainer *trainer = open_rank(LARGE " --swap-dir %s %s", directory, flags);
+    start_trainer(trainer);
+    const size_t shard = trainer->store.embedding.n_elements / (size_t)n_ranks();
+    const size_t piece = n_ranks() > 1 ? trainer->store.piece_elements : STORE_PIECE;
+    CHECK(shard > piece);
+    CHECK(shard % piece != 0);
+    RunResult result = run_steps(trainer, 2);
     CHECK(result.norms[0] > 0 && isfinite(result.losses[1]));
-    close_trainer(m);
+    close_trainer(trainer);
     return result;
 }
 
@@ -197,7 +198,7 @@ static void test_blocks_larger_than_a_piece(void **state) {
     make_directory(directory);
     expect_exit(check_large_alone, directory, 0, "");
     need_ranks();
-    launch_ranks(3, "large", directory);
+    launch_ranks(3, "--ranks large %s", directory);
     remove_directory(directory);
 }
 

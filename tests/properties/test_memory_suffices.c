@@ -101,7 +101,7 @@ static void test_budgets(void **state) {
 
 static void test_budgets_of_two_ranks(void **state) {
     (void)state;
-    if (!programs_have_ranks()) SKIP_AS("there is no mpirun or no MPI");
+    need_program_ranks();
     char directory[256];
     make_directory(directory);
     char *output = run_command(-1, LAUNCH " 2 ./train_gpt " BIG " -z 1 --device-memory 30MiB");

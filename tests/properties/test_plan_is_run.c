@@ -86,11 +86,11 @@ static void check_phase(const Ledger *ledger, Phase phase, Bytes bytes) {
 }
 
 // A ledger, planned or measured, against the formulas. saves: the plan has that phase.
-static void check_formulas(const Trainer *m, const Ledger *ledger, bool saves) {
+static void check_formulas(const Trainer *trainer, const Ledger *ledger, bool saves) {
     Bytes bytes;
-    const size_t size = m->config.dtype == FP32 ? 4 : 2;
-    const Sizes x = model_sizes(&m->config.shape, (size_t)m->ranks->size);
-    formula_kept(bytes, &x, size, &m->config.place);
+    const size_t size = trainer->config.dtype == FP32 ? 4 : 2;
+    const Sizes x = model_sizes(&trainer->config.shape, (size_t)trainer->ranks->size);
+    formula_kept(bytes, &x, size, &trainer->config.place);
     check_phase(ledger, PHASE_FORWARD, bytes);
     check_phase(ledger, PHASE_HEAD, bytes);
     check_phase(ledger, PHASE_BACKWARD, bytes);
@@ -102,7 +102,7 @@ static void check_formulas(const Trainer *m, const Ledger *ledger, bool saves) {
         CHECK(ledger->phases[PHASE_SAVE].peak[TIER_HOST] <= kept + 4 * piece + MEMORY_PAGE);
         CHECK(ledger->phases[PHASE_SAVE].peak[TIER_DEVICE] <= ledger->phases[PHASE_UPDATE].peak[TIER_DEVICE]);
     }
-    formula_update(bytes, &x, size, &m->config.place);
+    formula_update(bytes, &x, size, &trainer->config.place);
     check_phase(ledger, PHASE_UPDATE, bytes);
 }
 
@@ -119,11 +119,11 @@ static void check_plans(void *unused) {
     for (int i = 0; i < 4 * 4 * 2 * N_HOMES_OF; i++) {
         const int N = 1 << i % 4, stage = i / 4 % 4, dtype = i / 16 % 2, place = i / 32;
         if ((N == 1 && stage > 0) || (N == 2 && place > 2)) continue;
-        Trainer *m = open_rank("-e d12 --vocab 50257 -t 256 -b 1 -i random -g 0 -v 0 -o . --plan --ranks %d -p %s "
-                               "-z %d %s", N, dtype ? "bf16" : "fp32", stage, HOMES_OF[place]);
-        CHECK(layout_parameters(&m->config.shape) == 124439808 - 768 * 768);  // 256 positions instead of 1,024
-        check_formulas(m, &run_of(m)->plan.ledger, true);
-        close_trainer(m);
+        Trainer *trainer = open_rank("-e d12 --vocab 50257 -t 256 -b 1 -i random -g 0 -v 0 -o . --plan --ranks %d "
+                                     "-p %s -z %d %s", N, dtype ? "bf16" : "fp32", stage, HOMES_OF[place]);
+        CHECK(layout_parameters(&trainer->config.shape) == 124439808 - 768 * 768);  // 256 positions instead of 1,024
+        check_formulas(trainer, &run_of(trainer)->plan.ledger, true);
+        close_trainer(trainer);
     }
 }
 
@@ -139,24 +139,24 @@ static void ranks_formulas(const char *directory) {
         const int stage = i % 4, dtype = i / 4 % 2, place = i / 8;
         const size_t A = (i + place) % 3 == 0 ? 3 : 1;
         if (N == 1 && stage > 0) continue;
-        Trainer *m = open_rank("-e %s --vocab 67 -t 16 -b 1 -d %zu -i random -g 0 -v 0 -o %s -p %s -z %d %s",
-                               i % 3 ? "5x48x3" : "1x51x3", A * 16 * (size_t)N, directory, dtype ? "bf16" : "fp32",
-                               stage, HOMES_OF[place]);
-        start_trainer(m);
+        Trainer *trainer = open_rank("-e %s --vocab 67 -t 16 -b 1 -d %zu -i random -g 0 -v 0 -o %s -p %s -z %d %s",
+                                     i % 3 ? "5x48x3" : "1x51x3", A * 16 * (size_t)N, directory,
+                                     dtype ? "bf16" : "fp32", stage, HOMES_OF[place]);
+        start_trainer(trainer);
         StepRow row;
-        const Sizes x = model_sizes(&m->config.shape, (size_t)N);
+        const Sizes x = model_sizes(&trainer->config.shape, (size_t)N);
         for (int step = 0; step < 2; step++) {
             memset(&row, 0, sizeof(row));
-            train_step(m, &row);
+            train_step(trainer, &row);
             CHECK(!row.skipped && isfinite(row.train_loss));
             CHECK(row.sent_bytes == formula_sent(&x, dtype ? 2 : 4, stage, A, true));
-            CHECK(row.sent_bytes >= config_least_sent(&m->config, N));
+            CHECK(row.sent_bytes >= config_least_sent(&trainer->config, N));
         }
-        save(m);
-        assert_as_planned(m);
-        check_formulas(m, &m->context.memory->ledger, true);
-        log_memory_csv(directory, m->ranks, &run_of(m)->plan.ledger, &m->context.memory->ledger);
-        close_trainer(m);
+        save(trainer);
+        assert_as_planned(trainer);
+        check_formulas(trainer, &trainer->context.memory->ledger, true);
+        log_memory_csv(directory, trainer->ranks, &run_of(trainer)->plan.ledger, &trainer->context.memory->ledger);
+        close_trainer(trainer);
     }
 }
 
@@ -189,7 +189,7 @@ static void test_measured_bytes_follow_the_formulas(void **state) {
     check_memory_csv(in_directory(directory, "memory.csv"), 1);
     need_ranks();
     for (int N = 2; N <= 4; N += 2) {
-        launch_ranks(N, "formulas", directory);
+        launch_ranks(N, "--ranks formulas %s", directory);
         check_memory_csv(in_directory(directory, "memory.csv"), N);
     }
     remove_directory(directory);
@@ -209,20 +209,20 @@ static void test_plan_is_run_over_the_flag_grid(void **state) {
         int level = i % 4, dtype = i / 4 % 2, plain = i / 8 % 2, chunks = i / 16 % 3, accumulate = i / 48 % 2;
         int layers = i / 96 % 3 - 1;
         if (i % 5 != 0 && i % 7 != 0) continue;  // a third of the grid: every pair of values occurs
-        Trainer *m = open_trainer(
+        Trainer *trainer = open_trainer(
             "-e 2x32x2 --vocab 67 -t 24 -b 3 -i random -g 20 -m 2 -o %s -r %d -p %s --attention %s "
             "--head-chunks %d -d %d --recompute-layers %d",
             directory, level, number_name((Dtype)dtype), plain ? "plain" : "fused", 1 + 2 * chunks,
             accumulate ? 144 : 72, layers);
-        start_trainer(m);
-        run_steps(m, 1);
-        assert_true(isfinite(validate(m)));
-        sample(m);
-        save(m);
-        assert_as_planned(m);
-        for (int p = 0; p < PHASES; p++) assert_true(m->context.memory->ledger.phases[p].occurred);
-        run_steps(m, 1);
-        close_trainer(m);
+        start_trainer(trainer);
+        run_steps(trainer, 1);
+        assert_true(isfinite(validate(trainer)));
+        sample(trainer);
+        save(trainer);
+        assert_as_planned(trainer);
+        for (int p = 0; p < PHASES; p++) assert_true(trainer->context.memory->ledger.phases[p].occurred);
+        run_steps(trainer, 1);
+        close_trainer(trainer);
         n++;
     }
     assert_true(n > 80);
@@ -235,24 +235,24 @@ static void test_memory_formulas(void **state) {
     for (int i = 0; i < 4 * 2; i++) {
         int level = i % 4, dtype = i / 4;
         size_t B = 3, T = 40, C = 48, L = 5, NH = 3, Vp = 128, size = dtype == BF16 ? 2 : 4, n = B * T;
-        Trainer *m = open_trainer("-e 5x48x3 --vocab 100 -t 40 -b 3 -i random -r %d -p %s -g 0 -v 0", level,
-                                  number_name((Dtype)dtype));
+        Trainer *trainer = open_trainer("-e 5x48x3 --vocab 100 -t 40 -b 3 -i random -r %d -p %s -g 0 -v 0", level,
+                                        number_name((Dtype)dtype));
         const size_t units[4] = {16, 12, 10, 1};
         size_t statistics = level < 3 ? n * 4 * 4 + n * NH * 4 : 0;
         size_t expected = n * C * size + L * (units[level] * n * C * size + statistics);
-        const PhaseLedger *head = &run_of(m)->plan.ledger.phases[PHASE_HEAD];
+        const PhaseLedger *head = &run_of(trainer)->plan.ledger.phases[PHASE_HEAD];
         size_t kept = head->kinds[TIER_DEVICE][KIND_ACTIVATIONS];
         assert_true(kept >= expected && kept <= expected + L * 12 * MEMORY_ALIGN);  // each buffer is rounded up
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_LOGITS], n * Vp * size);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_ACTIVATION_GRADIENTS], n * C * size);
-        size_t elements = padded_elements(&m->config.shape, 1);
+        size_t elements = padded_elements(&trainer->config.shape, 1);
         assert_int_equal(elements % NORM_CHUNK, 0);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_WEIGHTS], elements * size);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_MASTER], dtype == BF16 ? elements * 4 : 0);
         size_t sums = size_round_up(elements / NORM_CHUNK * sizeof(double), MEMORY_ALIGN);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_GRADIENTS], elements * 4 + sums);
         assert_int_equal(head->kinds[TIER_DEVICE][KIND_MOMENTS], elements * 8);
-        close_trainer(m);
+        close_trainer(trainer);
     }
 }
 
@@ -263,12 +263,12 @@ static void test_memory_of_124m(void **state) {
     (void)state;
     const double limits[4] = {397, 331, 295, 20 + 20 * 1.5}, mib = 1 << 20;
     for (int level = 0; level < 4; level++) {
-        Trainer *m =
+        Trainer *trainer =
             open_trainer("--device plan:h100 -e d12 --vocab 50257 -t 1024 -b 1 -i random -p bf16 -r %d "
                          "--head-chunks %d -g 0 -v 0", level, level == 3 ? 16 : 1);
         size_t most = 0;
         for (int p = PHASE_FORWARD; p <= PHASE_BACKWARD; p++) {
-            const size_t *kinds = run_of(m)->plan.ledger.phases[p].kinds[TIER_DEVICE];
+            const size_t *kinds = run_of(trainer)->plan.ledger.phases[p].kinds[TIER_DEVICE];
             size_t n = kinds[KIND_ACTIVATIONS] + kinds[KIND_ACTIVATION_GRADIENTS] + kinds[KIND_LOGITS];
             if (level == 3) n += kinds[KIND_SCRATCH];
             most = size_max(most, n);
@@ -276,11 +276,11 @@ static void test_memory_of_124m(void **state) {
         printf("124M, bf16, T = 1024, -r %d: %.1f MiB per sequence\n", level, (double)most / mib);
         assert_true((double)most / mib < limits[level]);
         assert_true((double)most / mib > 0.5 * limits[level]);  // nothing is left out of the sum
-        const size_t kept = run_of(m)->plan.ledger.phases[PHASE_HEAD].kinds[TIER_DEVICE][KIND_ACTIVATIONS];
+        const size_t kept = run_of(trainer)->plan.ledger.phases[PHASE_HEAD].kinds[TIER_DEVICE][KIND_ACTIVATIONS];
         if (level == 3) assert_true((double)kept / mib <= 20);
-        assert_int_equal(layout_parameters(&m->config.shape), 124439808);
-        assert_in_range(padded_elements(&m->config.shape, 1), 124475904, 124475904 + 13 * NORM_CHUNK - 1);
-        close_trainer(m);
+        assert_int_equal(layout_parameters(&trainer->config.shape), 124439808);
+        assert_in_range(padded_elements(&trainer->config.shape, 1), 124475904, 124475904 + 13 * NORM_CHUNK - 1);
+        close_trainer(trainer);
     }
 }
 
@@ -333,14 +333,14 @@ static void run_everything(void *argument) {
     sabotage.victim = *(long *)argument;
     sabotage.extra = 128;
     sabotage.next = 0;
-    Trainer *m = open_trainer("%s -g 20", SABOTAGED);
+    Trainer *trainer = open_trainer("%s -g 20", SABOTAGED);
     StepRow row;
-    start_trainer(m);
-    train_step(m, &row);
-    validate(m);
-    sample(m);
+    start_trainer(trainer);
+    train_step(trainer, &row);
+    validate(trainer);
+    sample(trainer);
     fprintf(stderr, "%ld takes", sabotage.next);
-    close_trainer(m);
+    close_trainer(trainer);
 }
 
 static void test_any_take_larger_than_planned_ends_the_run(void **state) {
@@ -361,17 +361,17 @@ static void test_any_take_larger_than_planned_ends_the_run(void **state) {
 static void touch_beyond(void *argument) {
     (void)argument;
     one_thread();
-    Trainer *m = open_trainer("%s -g 0 -v 0", SABOTAGED);
-    start_trainer(m);
-    memory_begin(m->context.memory, PHASE_FORWARD);
-    m->dresidual = memory_push(m->context.memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
-                               m->config.B * m->config.T * m->config.shape.C * 2, "dresidual");
-    batch_train(&m->batch, 0, 0);
-    model_forward(m, m->config.B, m->config.T, true);
-    Slab *slab = &m->context.memory->slabs[TIER_DEVICE];
-    const size_t peak = run_of(m)->plan.ledger.phases[PHASE_FORWARD].peak[TIER_DEVICE];
+    Trainer *trainer = open_trainer("%s -g 0 -v 0", SABOTAGED);
+    start_trainer(trainer);
+    memory_begin(trainer->context.memory, PHASE_FORWARD);
+    trainer->dresidual = memory_push(trainer->context.memory, TIER_DEVICE, KIND_ACTIVATION_GRADIENTS,
+                                     trainer->config.B * trainer->config.T * trainer->config.shape.C * 2, "dresidual");
+    batch_train(&trainer->batch, 0, 0);
+    model_forward(trainer, trainer->config.B, trainer->config.T, true);
+    Slab *slab = &trainer->context.memory->slabs[TIER_DEVICE];
+    const size_t peak = run_of(trainer)->plan.ledger.phases[PHASE_FORWARD].peak[TIER_DEVICE];
     memset(slab->base + slab->capacity - peak + slab->kept - 8, 1, 8);
-    memory_end(m->context.memory);
+    memory_end(trainer->context.memory);
 }
 
 static void test_touching_beyond_the_ledger_ends_the_run(void **state) {

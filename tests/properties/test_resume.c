@@ -29,25 +29,25 @@ static void test_resume_is_uninterrupted(void **state) {
         snprintf(base, sizeof(base), "%s -i %s/tokens.bin -j %s/tokens.bin -o %s -x 6 -u 2 -g 0 -p %s -d %d", MODELS[0],
                  directory, directory, output, i % 2 ? "bf16" : "fp32", i / 2 ? 192 : 64);
         log_make_directory(output);
-        Trainer *m = open_trainer("%s", base);
-        start_trainer(m);
-        run_steps(m, 2);
-        save(m);
-        RunResult rest = run_steps(m, 4);
-        double loss = validate(m);
-        close_trainer(m);
+        Trainer *trainer = open_trainer("%s", base);
+        start_trainer(trainer);
+        run_steps(trainer, 2);
+        save(trainer);
+        RunResult rest = run_steps(trainer, 4);
+        double loss = validate(trainer);
+        close_trainer(trainer);
         for (int again = 0; again < 2; again++) {
-            m = open_trainer("%s -y 1 -r %d", base, again ? 3 : 0);
-            assert_true(m->config.resume);
-            assert_true(m->step == 2);
-            assert_true(m->updates == 2);
-            start_trainer(m);
-            RunResult resumed = run_steps(m, 4);
+            trainer = open_trainer("%s -y 1 -r %d", base, again ? 3 : 0);
+            assert_true(trainer->config.resume);
+            assert_true(trainer->step == 2);
+            assert_true(trainer->updates == 2);
+            start_trainer(trainer);
+            RunResult resumed = run_steps(trainer, 4);
             assert_same_run(&rest, &resumed, base);
-            assert_true(validate(m) == loss);
+            assert_true(validate(trainer) == loss);
             // Saved again without a step: the same bytes (step 6 of both runs).
-            save(m);
-            close_trainer(m);
+            save(trainer);
+            close_trainer(trainer);
             char *bytes = read_file(in_directory(output, "checkpoint_00000006.bin"), NULL);
             rename(in_directory(output, "checkpoint_00000006.bin"), in_directory(output, "saved_%d", again));
             free(bytes);
@@ -68,39 +68,40 @@ static void test_checkpoint_roundtrip_and_precisions(void **state) {
     (void)state;
     char directory[256];
     make_directory(directory);
-    Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p bf16 -o %s", MODELS[1], directory);
-    start_trainer(m);
-    run_steps(m, 3);
-    save(m);
-    uint64_t hash = state_hash(m);
-    close_trainer(m);
+    Trainer *trainer = open_trainer("%s -i random -g 0 -v 0 -p bf16 -o %s", MODELS[1], directory);
+    start_trainer(trainer);
+    run_steps(trainer, 3);
+    save(trainer);
+    uint64_t hash = state_hash(trainer);
+    close_trainer(trainer);
     size_t n_before, n_after;
     char *before = read_file(in_directory(directory, "checkpoint_00000003.bin"), &n_before);
-    m = open_trainer("-i random -g 0 -v 0 -p bf16 -t 37 -b 3 -o %s -y 1", directory);  // the model comes from the file
-    assert_true(m->config.shape.C == 51);
-    assert_true(m->config.shape.maxT == 41);
-    assert_true(m->config.shape.V == 67);
-    start_trainer(m);
-    assert_true(state_hash(m) == hash);
-    save(m);
-    close_trainer(m);
+    // the model comes from the file
+    trainer = open_trainer("-i random -g 0 -v 0 -p bf16 -t 37 -b 3 -o %s -y 1", directory);
+    assert_true(trainer->config.shape.C == 51);
+    assert_true(trainer->config.shape.maxT == 41);
+    assert_true(trainer->config.shape.V == 67);
+    start_trainer(trainer);
+    assert_true(state_hash(trainer) == hash);
+    save(trainer);
+    close_trainer(trainer);
     char *after = read_file(in_directory(directory, "checkpoint_00000003.bin"), &n_after);
     assert_int_equal(n_before, n_after);
     assert_int_equal(n_before, 1024 + 12 * (67 * 51 + 41 * 51 + 3 * (12 * 51 * 51 + 13 * 51) + 2 * 51));
     assert_memory_equal(before, after, n_before);
-    m = open_trainer("-i random -g 0 -v 0 -p fp32 -t 37 -b 3 -o %s -y 1", directory);
-    start_trainer(m);
-    assert_true(state_hash(m) == hash);
-    close_trainer(m);
+    trainer = open_trainer("-i random -g 0 -v 0 -p fp32 -t 37 -b 3 -o %s -y 1", directory);
+    start_trainer(trainer);
+    assert_true(state_hash(trainer) == hash);
+    close_trainer(trainer);
     // As a start only the weights count: -e FILE, from step 0 with moments of zero.
-    m = open_trainer("-i random -g 0 -v 0 -p fp32 -t 20 -b 1 -e %s",
-                     in_directory(directory, "checkpoint_00000003.bin"));
-    start_trainer(m);
-    assert_true(m->step == 0);
-    assert_true(m->updates == 0);
-    assert_true(*home_at(m, HOME_M, 0, 7) == 0);
-    assert_memory_equal(home_at(m, HOME_MASTER, 0, 0), before + 1024, 67 * 51 * 4);
-    close_trainer(m);
+    trainer = open_trainer("-i random -g 0 -v 0 -p fp32 -t 20 -b 1 -e %s",
+                           in_directory(directory, "checkpoint_00000003.bin"));
+    start_trainer(trainer);
+    assert_true(trainer->step == 0);
+    assert_true(trainer->updates == 0);
+    assert_true(*home_at(trainer, HOME_M, 0, 7) == 0);
+    assert_memory_equal(home_at(trainer, HOME_MASTER, 0, 0), before + 1024, 67 * 51 * 4);
+    close_trainer(trainer);
     free(before);
     free(after);
     remove_directory(directory);
@@ -113,18 +114,18 @@ static void test_loss_scale_is_saved(void **state) {
     StepRow row;
     make_directory(directory);
     snprintf(more, sizeof(more), "-o %s", directory);
-    Trainer *m = fp16_trainer(more);
-    m->loss_scale = 4096;
-    m->good_steps = 7;
-    train_step(m, &row);
-    save(m);
-    close_trainer(m);
+    Trainer *trainer = fp16_trainer(more);
+    trainer->loss_scale = 4096;
+    trainer->good_steps = 7;
+    train_step(trainer, &row);
+    save(trainer);
+    close_trainer(trainer);
     snprintf(more, sizeof(more), "-o %s -y 1", directory);
-    m = fp16_trainer(more);
-    assert_true(m->loss_scale == 4096);
-    assert_true(m->good_steps == 8);
-    assert_true(m->step == 1);
-    close_trainer(m);
+    trainer = fp16_trainer(more);
+    assert_true(trainer->loss_scale == 4096);
+    assert_true(trainer->good_steps == 8);
+    assert_true(trainer->step == 1);
+    close_trainer(trainer);
     remove_directory(directory);
 }
 
@@ -149,28 +150,29 @@ typedef struct {
     uint64_t state;  // as saved
 } Shared;
 
-static Shared shared_rest(Trainer *m) {
+static Shared shared_rest(Trainer *trainer) {
     Shared shared;
     memset(&shared, 0, sizeof(shared));
-    shared.state = state_hash(m);
-    shared.run = run_steps(m, 2);
+    shared.state = state_hash(trainer);
+    shared.run = run_steps(trainer, 2);
     shared.run.peak = 0;
-    shared.validation = validate(m);
+    shared.validation = validate(trainer);
     return shared;
 }
 
 static void ranks_save(const char *directory) {
     for (int dtype = 0; dtype < 2; dtype++) {
-        Trainer *m = open_rank(SHARED_RUN " -p %s -o %s/saved_%d_%d %s", dtype ? "bf16" : "fp32", directory,
-                               n_ranks(), dtype, SAVERS[n_ranks()]);
-        log_make_directory(run_of(m)->job.options.output);
-        start_trainer(m);
-        run_steps(m, 2);
-        save(m);
-        Shared shared = shared_rest(m);
-        FILE *file = m->ranks->rank == 0 ? fopen(in_directory(run_of(m)->job.options.output, "rest"), "wb") : NULL;
+        Trainer *trainer = open_rank(SHARED_RUN " -p %s -o %s/saved_%d_%d %s", dtype ? "bf16" : "fp32", directory,
+                                     n_ranks(), dtype, SAVERS[n_ranks()]);
+        log_make_directory(run_of(trainer)->job.options.output);
+        start_trainer(trainer);
+        run_steps(trainer, 2);
+        save(trainer);
+        Shared shared = shared_rest(trainer);
+        const char *path = in_directory(run_of(trainer)->job.options.output, "rest");
+        FILE *file = trainer->ranks->rank == 0 ? fopen(path, "wb") : NULL;
         if (file && (fwrite(&shared, sizeof(shared), 1, file) != 1 || fclose(file))) die("can't write the rest");
-        close_trainer(m);
+        close_trainer(trainer);
     }
 }
 
@@ -189,25 +191,25 @@ static void check_close(double x, double y, double tolerance) { CHECK(fabs(x - y
 static void load_one(const char *directory, int N, int dtype, int which) {
     const bool root = error_launched(true) == 0, same = N == n_ranks() && which == 0;
     const double tolerance = dtype ? 0x1p-8 : 1e-5;
-    Trainer *m = open_rank(SHARED_RUN " -y 1 -p %s -o %s/saved_%d_%d --swap-dir %s %s", dtype ? "bf16" : "fp32",
-                           directory, N, dtype, directory, LOADERS[n_ranks()][which]);
-    CHECK(m->config.resume);
-    CHECK(m->step == 2);
-    CHECK(m->updates == 2);
-    const char *saved = in_directory(run_of(m)->job.options.output, "checkpoint_00000002.bin");
+    Trainer *trainer = open_rank(SHARED_RUN " -y 1 -p %s -o %s/saved_%d_%d --swap-dir %s %s", dtype ? "bf16" : "fp32",
+                                 directory, N, dtype, directory, LOADERS[n_ranks()][which]);
+    CHECK(trainer->config.resume);
+    CHECK(trainer->step == 2);
+    CHECK(trainer->updates == 2);
+    const char *saved = in_directory(run_of(trainer)->job.options.output, "checkpoint_00000002.bin");
     Shared expected;
-    FILE *file = fopen(in_directory(run_of(m)->job.options.output, "rest"), "rb");
+    FILE *file = fopen(in_directory(run_of(trainer)->job.options.output, "rest"), "rb");
     CHECK(file && fread(&expected, sizeof(expected), 1, file) == 1);
     fclose(file);
     char again[300];
     snprintf(again, sizeof(again), "%s/again_%d", directory, n_ranks());
-    m->output = again;
+    trainer->output = again;
     log_make_directory(again);
-    start_trainer(m);
-    save(m);
-    ranks_barrier(m->ranks);
+    start_trainer(trainer);
+    save(trainer);
+    ranks_barrier(trainer->ranks);
     if (root) check_same_file(in_directory(again, "checkpoint_00000002.bin"), saved);
-    Shared shared = shared_rest(m);
+    Shared shared = shared_rest(trainer);
     if (root) CHECK(shared.state == expected.state);
     if (root && same) CHECK(memcmp(&shared, &expected, sizeof(shared)) == 0);
     for (int i = 0; i < 2; i++) {
@@ -215,7 +217,7 @@ static void load_one(const char *directory, int N, int dtype, int which) {
         check_close(shared.run.norms[i], expected.run.norms[i], 16 * tolerance);
     }
     check_close(shared.validation, expected.validation, tolerance);
-    close_trainer(m);
+    close_trainer(trainer);
 }
 
 static void ranks_load(const char *directory) {
@@ -228,12 +230,12 @@ static void test_checkpoints_go_from_any_ranks_to_any(void **state) {
     need_ranks();
     make_directory(directory);
     // The same number of threads as the ranks have, for the same bits.
-    launch_ranks(1, "save", directory);
-    launch_ranks(2, "save", directory);
-    launch_ranks(3, "save", directory);
-    launch_ranks(1, "load", directory);
-    launch_ranks(2, "load", directory);
-    launch_ranks(3, "load", directory);
+    launch_ranks(1, "--ranks save %s", directory);
+    launch_ranks(2, "--ranks save %s", directory);
+    launch_ranks(3, "--ranks save %s", directory);
+    launch_ranks(1, "--ranks load %s", directory);
+    launch_ranks(2, "--ranks load %s", directory);
+    launch_ranks(3, "--ranks load %s", directory);
     remove_directory(directory);
 }
 

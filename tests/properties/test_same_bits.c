@@ -66,35 +66,35 @@ static bool row_is_legal(const Row *row, int n_ranks) {
     return f[OPTIMIZER] > 0 || f[UPDATE] == 0;
 }
 
-static void reorder(Trainer *m, int order, uint64_t seed) {
+static void reorder(Trainer *trainer, int order, uint64_t seed) {
     static const QueueOrder orders[] = {QUEUE_THREADS, QUEUE_EAGER, QUEUE_LAZY, QUEUE_SEEDED};
-    if (m->context.device->real != DEVICE_CPU || order == 0) return;
-    queues_close(m->context.device->queues);
-    m->context.device->queues = queues_open(orders[order], seed);
+    if (trainer->context.device->real != DEVICE_CPU || order == 0) return;
+    queues_close(trainer->context.device->queues);
+    trainer->context.device->queues = queues_open(orders[order], seed);
 }
 
 static Result run_row(const Row *row, int n_ranks, uint64_t seed, char *line, size_t size) {
     Result result;
     memset(&result, 0, sizeof(result));
     row_line(row, n_ranks, line, size);
-    Trainer *m = open_trainer("-i random -g 0 -v 0 -l 0.01 -u 0 %s", line);
-    reorder(m, row->f[ORDER], seed);
+    Trainer *trainer = open_trainer("-i random -g 0 -v 0 -l 0.01 -u 0 %s", line);
+    reorder(trainer, row->f[ORDER], seed);
     snprintf(line + strlen(line), size - strlen(line), " (order %d, seed %llu)", row->f[ORDER],
              (unsigned long long)seed);
-    start_trainer(m);
+    start_trainer(trainer);
     for (int i = 0; i < STEPS; i++) {
         StepRow step;
         memset(&step, 0, sizeof(step));
-        train_step(m, &step);
+        train_step(trainer, &step);
         result.losses[i] = step.train_loss;
         result.norms[i] = step.norm;
-        result.states[i] = state_hash(m);
+        result.states[i] = state_hash(trainer);
         if (step.skipped) die("%s: step %d was skipped", line, i + 1);
         bool clipped = row->f[CLIP] && step.norm > 0.25;
         if (row->f[CLIP] && !clipped) die("%s: the clip was to bind, the norm is %g", line, step.norm);
     }
-    assert_as_planned(m);
-    close_trainer(m);
+    assert_as_planned(trainer);
+    close_trainer(trainer);
     return result;
 }
 
@@ -233,19 +233,19 @@ static void compare_with_one_rank(const Ranks *ranks) {
         memset(&one, 0, sizeof(one));
         if (ranks->rank > 0) continue;
         unsetenv("OMPI_COMM_WORLD_SIZE");  // for a moment, this process is alone
-        Trainer *m = open_trainer("-i random -g 0 -v 0 -l 0.01 -u 0 %s -p %s -d %zu --clip 1e9", MODELS[0],
-                         number_name((Dtype)dtype), TOKENS[0] * (size_t)ranks->size);
+        Trainer *trainer = open_trainer("-i random -g 0 -v 0 -l 0.01 -u 0 %s -p %s -d %zu --clip 1e9", MODELS[0],
+                                        number_name((Dtype)dtype), TOKENS[0] * (size_t)ranks->size);
         char size[16];
         snprintf(size, sizeof(size), "%d", ranks->size);
         setenv("OMPI_COMM_WORLD_SIZE", size, 1);
-        start_trainer(m);
+        start_trainer(trainer);
         for (int i = 0; i < STEPS; i++) {
             StepRow step;
-            train_step(m, &step);
+            train_step(trainer, &step);
             one.losses[i] = step.train_loss;
             one.norms[i] = step.norm;
         }
-        close_trainer(m);
+        close_trainer(trainer);
         const double loss = dtype == FP32 ? 1e-5 : 5e-3, norm = dtype == FP32 ? 2e-5 : 2e-2;
         for (int i = 0; i < STEPS; i++) {
             if (fabs(one.losses[i] - several.losses[i]) <= loss && fabs(one.norms[i] / several.norms[i] - 1) <= norm) {

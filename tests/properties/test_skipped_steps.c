@@ -17,29 +17,29 @@ static void test_overflow_moves_nothing(void **state) {
 // step that does not overflow or vanish: the first losses and norms are fp32's, but for fp16's rounding.
 static void test_loss_scale_adapts(void **state) {
     (void)state;
-    Trainer *m = fp16_trainer("");
+    Trainer *trainer = fp16_trainer("");
     StepRow row;
     int skipped = 0;
-    m->loss_scale = 0x1p40;
-    for (int i = 0; i < 60 && m->updates == 0; i++) {
-        train_step(m, &row);
+    trainer->loss_scale = 0x1p40;
+    for (int i = 0; i < 60 && trainer->updates == 0; i++) {
+        train_step(trainer, &row);
         skipped += row.skipped;
     }
-    assert_true(m->updates == 1);
+    assert_true(trainer->updates == 1);
     assert_true(skipped > 10);
-    assert_true(m->loss_scale == ldexp(1, 40 - skipped));
-    assert_true(m->loss_scale > 1);
-    m->loss_scale = 1024;
-    m->good_steps = 1998;
-    train_step(m, &row);
-    assert_true(m->loss_scale == 1024);
-    assert_true(m->good_steps == 1999);
+    assert_true(trainer->loss_scale == ldexp(1, 40 - skipped));
+    assert_true(trainer->loss_scale > 1);
+    trainer->loss_scale = 1024;
+    trainer->good_steps = 1998;
+    train_step(trainer, &row);
+    assert_true(trainer->loss_scale == 1024);
+    assert_true(trainer->good_steps == 1999);
     assert_true(row.good_steps == 1999);
-    train_step(m, &row);
-    assert_true(m->loss_scale == 2048);
-    assert_true(m->good_steps == 0);
+    train_step(trainer, &row);
+    assert_true(trainer->loss_scale == 2048);
+    assert_true(trainer->good_steps == 0);
     assert_true(row.loss_scale == 1024);
-    close_trainer(m);
+    close_trainer(trainer);
     RunResult half = run_line(2, "%s -p fp16", MODELS[0]), single = run_line(2, "%s -p fp32", MODELS[0]);
     assert_close_runs(&half, &single, 2, 1e-3, 4e-3, "fp16 against fp32");
     assert_true(half.losses[0] != single.losses[0]);
@@ -48,12 +48,12 @@ static void test_loss_scale_adapts(void **state) {
 // What can't be mended stops, and says whether gradients overflow or the forward itself fails.
 static void never_finite(void *argument) {
     one_thread();
-    Trainer *m = fp16_trainer("-x 100");
-    if (argument) number_put(FP16, store_pointer(&m->store, HOME_WEIGHTS, 0, 0), 0, NAN);
-    else m->loss_scale = 0x1p120;
-    run_of(m)->matmul_rate = 1;
-    log_open(&run_of(m)->log, NULL, -1);
-    run_train(run_of(m));
+    Trainer *trainer = fp16_trainer("-x 100");
+    if (argument) number_put(FP16, store_pointer(&trainer->store, HOME_WEIGHTS, 0, 0), 0, NAN);
+    else trainer->loss_scale = 0x1p120;
+    run_of(trainer)->matmul_rate = 1;
+    log_open(&run_of(trainer)->log, NULL, -1);
+    run_train(run_of(trainer));
 }
 
 static void test_repeated_overflow_and_nan(void **state) {
@@ -70,72 +70,74 @@ static void test_skipped_step_moves_nothing(void **state) {
     (void)state;
     const float poisons[] = {INFINITY, NAN, 3e38f};
     for (int i = 0; i < 3; i++) {
-        Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p fp32", MODELS[0]);
+        Trainer *trainer = open_trainer("%s -i random -g 0 -v 0 -p fp32", MODELS[0]);
         StepRow row;
-        start_trainer(m);
-        run_steps(m, 2);
-        uint64_t before = state_hash(m);
-        double lr = schedule_lr(&m->config.schedule, m->updates);
-        float *weight = home_at(m, HOME_MASTER, 1, 5), saved = *weight;  // one of qkvw
+        start_trainer(trainer);
+        run_steps(trainer, 2);
+        uint64_t before = state_hash(trainer);
+        double lr = schedule_lr(&trainer->config.schedule, trainer->updates);
+        float *weight = home_at(trainer, HOME_MASTER, 1, 5), saved = *weight;  // one of qkvw
         *weight = poisons[i];
-        train_step(m, &row);
+        train_step(trainer, &row);
         *weight = saved;
         assert_true(row.skipped && !isfinite(row.norm));
-        assert_int_equal(m->step, 3);
-        assert_int_equal(m->updates, 2);
-        assert_true(row.lr == lr && schedule_lr(&m->config.schedule, m->updates) == lr);
-        assert_true(state_hash(m) == before);
-        train_step(m, &row);
+        assert_int_equal(trainer->step, 3);
+        assert_int_equal(trainer->updates, 2);
+        assert_true(row.lr == lr && schedule_lr(&trainer->config.schedule, trainer->updates) == lr);
+        assert_true(state_hash(trainer) == before);
+        train_step(trainer, &row);
         assert_true(!row.skipped && isfinite(row.train_loss));
-        assert_int_equal(m->updates, 3);
-        close_trainer(m);
+        assert_int_equal(trainer->updates, 3);
+        close_trainer(trainer);
     }
 }
 
 // The norm of gradients that a test has written.
-static void note_norms(Trainer *m) {
-    for (size_t block = 0; block < m->store.n_blocks; block++) {
-        store_note_norm(&m->store, QUEUE_COMPUTE, block, 0, home_at(m, HOME_GRADIENTS, block, 0),
-                        store_layout(&m->store, block)->n_elements);
+static void note_norms(Trainer *trainer) {
+    for (size_t block = 0; block < trainer->store.n_blocks; block++) {
+        store_note_norm(&trainer->store, QUEUE_COMPUTE, block, 0, home_at(trainer, HOME_GRADIENTS, block, 0),
+                        store_layout(&trainer->store, block)->n_elements);
     }
 }
 
 // Gradients whose squares overflow fp32 are clipped, not skipped.
 static void test_large_gradients_are_clipped(void **state) {
     (void)state;
-    Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p fp32", MODELS[0]);
+    Trainer *trainer = open_trainer("%s -i random -g 0 -v 0 -p fp32", MODELS[0]);
     StepRow row;
-    start_trainer(m);
+    start_trainer(trainer);
     memset(&row, 0, sizeof(row));
-    for (size_t i = 0; i < m->store.embedding.n_exact; i++) *home_at(m, HOME_GRADIENTS, 0, i) = 1e20f;
-    note_norms(m);
-    uint64_t before = state_hash(m);
-    train_update(m, &row);
+    for (size_t i = 0; i < trainer->store.embedding.n_exact; i++) *home_at(trainer, HOME_GRADIENTS, 0, i) = 1e20f;
+    note_norms(trainer);
+    uint64_t before = state_hash(trainer);
+    train_update(trainer, &row);
     assert_true(!row.skipped);
     assert_true(row.norm > 1e21);
     assert_true(isfinite(row.norm));
-    assert_true(state_hash(m) != before);
-    for (size_t i = 0; i < m->store.embedding.n_exact; i++) assert_true(isfinite(*home_at(m, HOME_MASTER, 0, i)));
-    close_trainer(m);
+    assert_true(state_hash(trainer) != before);
+    for (size_t i = 0; i < trainer->store.embedding.n_exact; i++) {
+        assert_true(isfinite(*home_at(trainer, HOME_MASTER, 0, i)));
+    }
+    close_trainer(trainer);
 }
 
 // Without clipping, a gradient whose square overflows fp32 must not leave an infinite moment behind: the weight would
 // never move again.
 static void test_large_gradients_without_clipping(void **state) {
     (void)state;
-    Trainer *m = open_trainer("%s -i random -g 0 -v 0 -p fp32 --clip 0", MODELS[0]);
+    Trainer *trainer = open_trainer("%s -i random -g 0 -v 0 -p fp32 --clip 0", MODELS[0]);
     StepRow row;
-    start_trainer(m);
+    start_trainer(trainer);
     memset(&row, 0, sizeof(row));
-    *home_at(m, HOME_GRADIENTS, 0, 5) = 1e20f;
-    note_norms(m);
-    train_update(m, &row);
-    const float v = *home_at(m, HOME_V, 0, 5);
+    *home_at(trainer, HOME_GRADIENTS, 0, 5) = 1e20f;
+    note_norms(trainer);
+    train_update(trainer, &row);
+    const float v = *home_at(trainer, HOME_V, 0, 5);
     assert_true(!row.skipped);
     assert_true(isfinite(v));
     assert_true(v > 1e38f);
-    assert_true(isfinite(*home_at(m, HOME_MASTER, 0, 5)));
-    close_trainer(m);
+    assert_true(isfinite(*home_at(trainer, HOME_MASTER, 0, 5)));
+    close_trainer(trainer);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -144,30 +146,30 @@ static void test_large_gradients_without_clipping(void **state) {
 enum { OVERFLOW_OF_DATA, OVERFLOW_OF_A_SHARD, OVERFLOW_PLACES };
 
 // A step of two micro-batches of which one rank's gradients overflow: all of them, or one element, after the first.
-static void overflowing_step(Trainer *m, int how, int rank, StepRow *row) {
-    const bool here = m->ranks->rank == rank;
-    memory_step(m->context.memory);
-    m->ranks->n_sent = m->context.memory->disk.n_read = m->context.memory->disk.n_written = 0;
-    const size_t n_targets = batch_step_targets(&m->batch, m->step);
+static void overflowing_step(Trainer *trainer, int how, int rank, StepRow *row) {
+    const bool here = trainer->ranks->rank == rank;
+    memory_step(trainer->context.memory);
+    trainer->ranks->n_sent = trainer->context.memory->disk.n_read = trainer->context.memory->disk.n_written = 0;
+    const size_t n_targets = batch_step_targets(&trainer->batch, trainer->step);
     for (size_t i = 0; i < 2; i++) {
-        batch_train(&m->batch, m->step, i);
-        float scale = (float)(m->loss_scale / (double)n_targets);
-        train_micro_batch(m, here && how == OVERFLOW_OF_DATA ? 1e30f : scale, i == 0, i == 1);
+        batch_train(&trainer->batch, trainer->step, i);
+        float scale = (float)(trainer->loss_scale / (double)n_targets);
+        train_micro_batch(trainer, here && how == OVERFLOW_OF_DATA ? 1e30f : scale, i == 0, i == 1);
         if (i > 0 || how != OVERFLOW_OF_A_SHARD) continue;
-        store_join(&m->store);
-        device_wait(m->context.device);
-        if (here) *home_at(m, HOME_GRADIENTS, 1, store_shard(&m->store, 1) + 5) = INFINITY;
+        store_join(&trainer->store);
+        device_wait(trainer->context.device);
+        if (here) *home_at(trainer, HOME_GRADIENTS, 1, store_shard(&trainer->store, 1) + 5) = INFINITY;
     }
-    train_update(m, row);
-    m->step++;
-    m->updates += row->skipped ? 0 : 1;
-    train_loss_scale(m, row->skipped);
+    train_update(trainer, row);
+    trainer->step++;
+    trainer->updates += row->skipped ? 0 : 1;
+    train_loss_scale(trainer, row->skipped);
 }
 
 // Of a home that is in this process's memory.
-static uint64_t home_hash(const Trainer *m, int home) {
-    const Home *h = &m->store.homes[home];
-    const size_t n = m->store.n_elements / (h->sharded ? (size_t)m->ranks->size : 1);
+static uint64_t home_hash(const Trainer *trainer, int home) {
+    const Home *h = &trainer->store.homes[home];
+    const size_t n = trainer->store.n_elements / (h->sharded ? (size_t)trainer->ranks->size : 1);
     return h->tier == TIER_DISK ? 0 : file_hash(1, h->base, n * h->size);
 }
 
@@ -187,29 +189,31 @@ static void ranks_overflow(const char *directory) {
             if (good) train_step(runs[k], &other);
             CHECK(!good || !other.skipped);
         }
-        Trainer *m = runs[1];
-        const Sizes x = model_sizes(&m->config.shape, (size_t)n_ranks());
-        const uint64_t before = state_hash(m), weights = home_hash(m, HOME_WEIGHTS), moments = home_hash(m, HOME_M);
+        Trainer *trainer = runs[1];
+        const Sizes x = model_sizes(&trainer->config.shape, (size_t)n_ranks());
+        const uint64_t before = state_hash(trainer);
+        const uint64_t weights = home_hash(trainer, HOME_WEIGHTS), moments = home_hash(trainer, HOME_M);
         memset(&row, 0, sizeof(row));
-        overflowing_step(m, how, rank, &row);
+        overflowing_step(trainer, how, rank, &row);
         CHECK(row.skipped && !isfinite(row.norm));
-        CHECK(m->loss_scale == 512);
-        CHECK(m->good_steps == 0);
-        CHECK(m->updates == good);
-        check_same_on_all(m, m->loss_scale);
-        CHECK(m->ranks->n_sent == formula_sent(&x, 2, stage, 2, false));
-        CHECK(m->context.memory->disk.n_written == 0);
-        CHECK(state_hash(m) == before);
-        CHECK(home_hash(m, HOME_WEIGHTS) == weights);
-        CHECK(home_hash(m, HOME_M) == moments);
+        CHECK(trainer->loss_scale == 512);
+        CHECK(trainer->good_steps == 0);
+        CHECK(trainer->updates == good);
+        check_same_on_all(trainer, trainer->loss_scale);
+        CHECK(trainer->ranks->n_sent == formula_sent(&x, 2, stage, 2, false));
+        CHECK(trainer->context.memory->disk.n_written == 0);
+        CHECK(state_hash(trainer) == before);
+        CHECK(home_hash(trainer, HOME_WEIGHTS) == weights);
+        CHECK(home_hash(trainer, HOME_M) == moments);
         runs[0]->step++;
         runs[0]->loss_scale = 512;
-        train_step(m, &row);
+        train_step(trainer, &row);
         train_step(runs[0], &other);
         CHECK(!row.skipped);
         CHECK(row.train_loss == other.train_loss);
         CHECK(row.norm == other.norm);
-        CHECK(state_hash(m) == state_hash(runs[0]) && home_hash(m, HOME_WEIGHTS) == home_hash(runs[0], HOME_WEIGHTS));
+        CHECK(state_hash(trainer) == state_hash(runs[0]));
+        CHECK(home_hash(trainer, HOME_WEIGHTS) == home_hash(runs[0], HOME_WEIGHTS));
         close_trainer(runs[1]);
         close_trainer(runs[0]);
     }
@@ -220,7 +224,7 @@ static void test_overflow_of_one_rank_skips_all(void **state) {
     char directory[256];
     need_ranks();
     make_directory(directory);
-    for (int N = 2; N <= 3; N++) launch_ranks(N, "overflow", directory);
+    for (int N = 2; N <= 3; N++) launch_ranks(N, "--ranks overflow %s", directory);
     remove_directory(directory);
 }
 
